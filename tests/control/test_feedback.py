@@ -24,6 +24,12 @@ ORIGIN = jaxdae.State([0.0], [0.0])
 START = jaxdae.State([0.5], [0.2])
 
 
+def network(reference, key, **options):
+    """A perceptron with random weights."""
+    net = eqx.nn.MLP(2, 1, 4, 1, jnp.tanh, key=jax.random.key(key))
+    return NeuralFeedback(net, reference, **options)
+
+
 def error(t, q):
     return jnp.sin(t) - q
 
@@ -63,8 +69,7 @@ def test_state_feedback_gives_the_closed_loop_matrix(plant):
 def test_the_reference_is_given_and_not_tuned():
     start = jaxdae.State([0.3], [-0.4])
     linear = StateFeedback(jnp.array([[5.0, 4.0]]), start)
-    network = NeuralFeedback.mlp(start, 1, key=jax.random.key(0))
-    for controller in (linear, network):
+    for controller in (linear, network(start, 0)):
 
         @eqx.filter_grad
         def slope(controller):
@@ -163,9 +168,7 @@ def test_a_controlled_system_declares_what_the_inner_one_does(everything):
 
 def test_a_network_vanishes_at_its_reference_and_adds_to_its_base():
     base = StateFeedback(jnp.array([[5.0, 4.0]]), START)
-    net = NeuralFeedback.mlp(
-        START, 1, key=jax.random.key(1), width=5, depth=1, scale=0.3, base=base
-    )
+    net = network(START, 1, scale=0.3, base=base)
     np.testing.assert_array_equal(net(0.0, START.q, START.v, START.w), [0.0])
     alone = eqx.tree_at(lambda n: n.base, net, None, is_leaf=lambda x: x is None)
     args = (0.0, jnp.array([1.0]), jnp.array([-1.0]), jnp.zeros(0))
@@ -175,7 +178,7 @@ def test_a_network_vanishes_at_its_reference_and_adds_to_its_base():
 
 def controllers():
     """A controller with a state, and one with another inside, as functions of one parameter."""
-    net = NeuralFeedback.mlp(ORIGIN, 1, key=jax.random.key(0), width=4)
+    net = network(ORIGIN, 0)
 
     def scaled(p):
         base = StateFeedback(jnp.array([[5.0, 4.0]]), ORIGIN)
@@ -211,12 +214,9 @@ def test_gradients_agree_with_finite_differences(kind, plant):
 
 TUNED = {
     "PID": PID(error, *map(jaxdae.tuning.Positive, (5.0, 2.0, 4.0))),
-    "network": NeuralFeedback.mlp(
+    "network": network(
         ORIGIN,
         1,
-        key=jax.random.key(1),
-        width=3,
-        depth=1,
         base=PD(error, jaxdae.tuning.Positive(5.0), jaxdae.tuning.Positive(4.0)),
     ),
 }

@@ -1,4 +1,4 @@
-"""Realizing forces: the laws, sliding and slipping, lags, hysteresis, and the claims of the paper."""
+"""Realizing forces: the laws, sliding and slipping, lags and hysteresis, claims of the paper."""
 
 from typing import Any
 
