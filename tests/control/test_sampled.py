@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.spring import Spring
 from jaxdae import BackendError, Baumgarte, Hamiltonian, Multipliers, simulate, State
 from jaxdae.control import AbstractSampledController
 from jaxdae.models import CartesianPendulum
@@ -30,24 +31,6 @@ BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
 STEPS = pytest.mark.parametrize(
     "how", [{"dt": 0.05}, {"stepsize_controller": PID}], ids=["fixed", "adaptive"]
 )
-
-
-class Spring(jaxdae.System):
-    """A unit mass on a spring."""
-
-    stiffness: float | jax.Array = 4.0
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 0.5 * self.stiffness * q @ q
-
-    def force(self, t, q, v, w, u):
-        del t, q, v, w
-        return jnp.reshape(u, 1)
 
 
 class Digital(AbstractSampledController):
