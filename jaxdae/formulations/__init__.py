@@ -58,8 +58,8 @@ from jaxdae.linalg.saddle_point import (
     Capabilities as Capabilities,
     FullRankSolve as FullRankSolve,
     MinimumNormSolve as MinimumNormSolve,
+    SingularityRobust as SingularityRobust,
     SingularMassSolve as SingularMassSolve,
 )
-from jaxdae.linalg.singularity_robust import SingularityRobust as SingularityRobust
 
 __all__ = _names.public(globals())

@@ -170,7 +170,7 @@ class Penalty(AbstractWeighted):
         check_positive("alpha", self.alpha)
 
     def accelerate(self, dynamics, rhs):
-        matrix, force, _ = _penalized(self.alpha, dynamics, rhs)
+        matrix, force = _penalized(self.alpha, dynamics, rhs)
         a = solve_positive_definite(matrix, force)
         return a, apply_gain(self.alpha, dynamics.jac @ a - rhs)
 
@@ -203,7 +203,8 @@ class AugmentedLagrangian(AbstractWeighted):
             raise ValueError(f"iterations must be an integer, at least 1; got {self.iterations}.")
 
     def accelerate(self, dynamics, rhs):
-        matrix, force, jac = _penalized(self.alpha, dynamics, rhs)
+        jac = dynamics.jac
+        matrix, force = _penalized(self.alpha, dynamics, rhs)
         columns = jnp.concatenate([jac.T, force[:, None]], axis=1)
         solved = solve_positive_definite(matrix, columns)
         mobility, a0 = solved[:, :-1], solved[:, -1]
@@ -215,8 +216,8 @@ class AugmentedLagrangian(AbstractWeighted):
 
 
 def _penalized(alpha, dynamics: Dynamics, rhs):
-    """`M + J^T alpha J`, `f + J^T alpha s`, and `J`."""
+    """`M + J^T alpha J`, and `f + J^T alpha s`."""
     jac = dynamics.jac
     alpha = jnp.asarray(alpha)
     weighted = alpha @ jac if alpha.ndim == 2 else alpha[..., None] * jac
-    return dynamics.mass + jac.T @ weighted, dynamics.force + weighted.T @ rhs, jac
+    return dynamics.mass + jac.T @ weighted, dynamics.force + weighted.T @ rhs

@@ -35,30 +35,20 @@ class NullSpace(AbstractLagrangeFormulation):
         return Capabilities(regular_mass=False, stabilization=self.stabilization, plain_state=True)
 
     def accelerate(self, dynamics, rhs):
-        d = dynamics
-        kernel, particular, multipliers = _orthonormal(d.jac, rhs)
+        d, (c, n) = dynamics, dynamics.jac.shape
+        if c > n:
+            raise ValueError(f"{c} constraints on {n} coordinates cannot be independent.")
+        if c == 0:
+            return solve_positive_definite(d.mass, d.force), rhs
+        fixed = jnp.linalg.qr(jax.lax.stop_gradient(d.jac).T, mode="complete")[0][:, c:]
+        thin, upper = jnp.linalg.qr(d.jac.T)
+        # No row of J = R^T Q^T may lie in the span of those before it, to round-off.
+        limit = 8 * n * jnp.finfo(d.jac.dtype).eps * jnp.linalg.norm(d.jac, axis=1)
+        independent = jnp.all(jnp.abs(jnp.diagonal(upper)) > limit)
+        upper = jnp.where(independent, upper, jnp.nan)
+        kernel = fixed - thin @ (thin.T @ fixed)
+        particular = thin @ solve_triangular(upper, rhs, trans=1)
         reduced = kernel.T @ d.mass
         force = kernel.T @ d.force - reduced @ particular
         a = particular + kernel @ solve_positive_definite(reduced @ kernel, force)
-        return a, multipliers(d.force - d.mass @ a)
-
-
-def _orthonormal(jac, rhs):
-    """Basis, particular solution of `J a = s`, and the solution of `J^T lam = reaction`."""
-    c, n = jac.shape
-    if c > n:
-        raise ValueError(f"{c} constraints on {n} coordinates cannot be independent.")
-    if c == 0:
-        return jnp.eye(n, dtype=jac.dtype), jnp.zeros(n, jac.dtype), lambda reaction: reaction[:0]
-    fixed = jnp.linalg.qr(jax.lax.stop_gradient(jac).T, mode="complete")[0][:, c:]
-    thin, upper = jnp.linalg.qr(jac.T)
-    upper = jnp.where(_independent(jac, upper), upper, jnp.nan)
-    kernel = fixed - thin @ (thin.T @ fixed)
-    particular = thin @ solve_triangular(upper, rhs, trans=1)
-    return kernel, particular, lambda reaction: solve_triangular(upper, thin.T @ reaction)
-
-
-def _independent(jac, upper):
-    """Whether no row of `J = R^T Q^T` lies in the span of those before it, to round-off."""
-    limit = 8 * jac.shape[1] * jnp.finfo(jac.dtype).eps * jnp.linalg.norm(jac, axis=1)
-    return jnp.all(jnp.abs(jnp.diagonal(upper)) > limit)
+        return a, solve_triangular(upper, thin.T @ (d.force - d.mass @ a))
