@@ -8,7 +8,7 @@ import numpy as np
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.failure import Declared, declared, RANK_TOLERANCE, singular_values_text
 from jaxdae.diagnosis.findings import Finding
-from jaxdae.formulations.held_rank import solves, with_solves
+from jaxdae.formulations.base import solves, with_solves
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import State, System
 from jaxdae.systems.independence import constraint_rank, involved, surely_independent

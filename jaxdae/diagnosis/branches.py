@@ -19,8 +19,8 @@ from jaxdae.compiled import jit
 from jaxdae.diagnosis.failure import declared
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.diagnosis.passages import hermite, Passage
-from jaxdae.formulations.held_rank import solves
-from jaxdae.linalg.singularity_robust import SingularityRobust
+from jaxdae.formulations.base import solves
+from jaxdae.linalg.saddle_point import SingularityRobust
 from jaxdae.systems import State
 from jaxdae.systems.kinematics import velocity_count
 

@@ -32,7 +32,7 @@ from jaxdae.diagnosis.passages import (
     row_scales,
     Search,
 )
-from jaxdae.formulations.held_rank import solves
+from jaxdae.formulations.base import solves
 from jaxdae.simulation.problem import default_tolerance, ROUND_OFF
 from jaxdae.systems import constraint_residuals, generalized_energy, State
 from jaxdae.systems.dynamics import has_reaction_forces

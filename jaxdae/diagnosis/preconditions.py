@@ -17,7 +17,7 @@ from jaxdae.diagnosis.findings import Finding
 from jaxdae.formulations.gains import is_number
 from jaxdae.formulations.stabilization import AbstractStabilization, InDirection, may_grow
 from jaxdae.formulations.structure import depends_on_any
-from jaxdae.linalg.tree_partition import connected_parts
+from jaxdae.linalg.block_tree import connected_parts
 from jaxdae.memory import Memory
 from jaxdae.solvers.constrained_term import check_terms
 from jaxdae.solvers.grid import Grid, known_ends

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.formulations.held_rank import solves
+from jaxdae.formulations.base import solves
 from jaxdae.results import described, readings, snapshot, tables, trajectory_file
 from jaxdae.results.about import About, ROWS, WORKS
 from jaxdae.results.members import checked_index, Varied
