@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jaxdae.identification.fit import Fit, Samples
 from jaxdae.identification.least_squares import Data, estimate, linearized, value_and_jacobian
 from jaxdae.identification.report import Identification
-from jaxdae.identification.residuals import Fit, Samples
 from jaxdae.identification.uncertainty import condensed, propagated, sensitivity
 
 # Potential scale reductions above this say that the chains have not mixed.

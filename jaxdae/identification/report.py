@@ -9,14 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from jaxdae.identification.data import Experiment, label
+from jaxdae.diagnosis.findings import Finding
+from jaxdae.identification.data import Experiment, label, Prior
 from jaxdae.identification.findings import (
     at_bounds,
-    drowned,
+    findings_of,
     open_directions,
     singular_passages,
     SingularPassage,
 )
+from jaxdae.identification.fit import names_of, raw_names_of, Readings, values_of
 from jaxdae.identification.least_squares import (
     Data,
     Ended,
@@ -24,11 +26,14 @@ from jaxdae.identification.least_squares import (
     NOISE_TOLERANCE,
     repeated,
 )
-from jaxdae.identification.noise import round_off
 from jaxdae.identification.preparation import Task
-from jaxdae.identification.priors import names_of, Prior, raw_names_of, values_of
-from jaxdae.identification.runs import Readings
-from jaxdae.identification.uncertainty import condensed, open_entries, propagated, sensitivity
+from jaxdae.identification.uncertainty import (
+    condensed,
+    open_entries,
+    propagated,
+    round_off,
+    sensitivity,
+)
 from jaxdae.reprs import shown
 from jaxdae.systems import State
 from jaxdae.tuning.parametrizations import resolve
@@ -170,6 +175,11 @@ class Identification:
             return float("nan")
         return float(chdtr(self.degrees_of_freedom, self.chi_square))
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What must not be overlooked; `identify` has warned of it."""
+        return tuple(findings_of(self))
+
     def __getitem__(self, name: str) -> float:
         """The estimate of one number by its name."""
         return float(self.values[self._index(name)])
@@ -284,7 +294,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         round_off=tuple(name for name, is_so in exact.items() if is_so),
         noise_change=float(ended.noise_change),
         at_bounds=at_bounds(raw, errors),
-        unidentifiable=tuple(open_directions(found, raw_names, units, drowned(rows, units, data))),
+        unidentifiable=tuple(open_directions(found, raw_names, units)),
         starts=tuple(starts[i] for i in range(len(experiments))),
         moved_starts=_moved(starts, experiments),
         start_errors=dict(

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxdae.identification.priors import raw_names_of
+from jaxdae.identification.runs import Model, Readings, Settings
 
 import jaxdae
 from helpers.rubbing_crank import rubbing_motion, RubbingCrank
@@ -20,8 +22,6 @@ from jaxdae.identification.findings import (
     warnings_of,
 )
 from jaxdae.identification.preparation import prepared
-from jaxdae.identification.priors import raw_names_of
-from jaxdae.identification.runs import Model, Readings, Settings
 from jaxdae.models import SliderCrank
 from jaxdae.systems import State
 
