@@ -10,7 +10,6 @@ import pytest
 
 from helpers import batch_process
 from jaxdae.parallel import BatchError, map_batch, stack
-from jaxdae.parallel.batch import _chunks, _layout
 
 EPS = np.finfo(np.float64).eps
 
@@ -151,36 +150,6 @@ def test_a_member_waits_for_the_slowest_of_its_own_block_only():
     # Of five blocks of four members the second goes round 50 times; in one block all 18 would. The
     # places of the second chunk behind member 17 are filled to one block and not computed beyond.
     assert len(computed) == 4 * (1 + 50 + 1 + 1 + 1)
-
-
-def test_chunks_cover_what_is_missing_in_whole_blocks(rng):
-    for _ in range(100):
-        members, block, chunk = (int(x) for x in rng.integers(1, 40, size=3))
-        layout = _layout(members, block, chunk, None)
-        assert layout.chunk >= min(chunk, members)
-        assert layout.chunk % layout.block == 0
-        starts = np.arange(0, members, layout.block)
-        done = [(int(a), min(int(a) + layout.block, members)) for a in starts if rng.integers(2)]
-        chunks = _chunks(layout, done)
-        covered = np.zeros(members, int)
-        for start, stop in [*done, *chunks]:
-            assert start % layout.block == 0
-            assert 0 < stop - start <= max(layout.chunk, layout.block)
-            covered[start:stop] += 1
-        assert (covered == 1).all()
-
-
-def test_every_member_of_a_chunk_is_placed_once_and_blocks_are_dealt_evenly():
-    layout = _layout(90, 4, 40, None)
-    for count in (1, 3, 4):
-        mesh = type("Mesh", (), {"size": count})()
-        dealt = layout._replace(mesh=mesh)
-        places, counts = dealt.places(40), dealt.counts(40, 78)
-        assert counts.max() - counts.min() <= 1
-        used = np.concatenate([x[:n].ravel() for x, n in zip(places, counts, strict=True)])
-        assert sorted(set(used)) == list(range(40, 80))
-        assert len(used) == 40
-        np.testing.assert_array_equal(dealt.in_order([places], 40, 78)[0], np.arange(40, 78))
 
 
 def test_a_progress_bar_counts_members(capsys):
