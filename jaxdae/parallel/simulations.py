@@ -13,7 +13,7 @@ from jaxdae.control.base import AbstractDynamicController
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.parallel.batch import map_batch
 from jaxdae.parallel.store import error, load_batch
-from jaxdae.results.about import About
+from jaxdae.results.stored import About
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import simulate
 from jaxdae.systems import State, System

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxdae import Labels, Trajectory
-from jaxdae.results.about import About
+from jaxdae.results.stored import About
 
 LABELS = Labels(
     coordinates=("r", "angle"),

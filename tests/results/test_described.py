@@ -13,7 +13,7 @@ from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory
 from jaxdae.models import CartesianPendulum
 from jaxdae.plotting import plot_histories
 from jaxdae.results import readings
-from jaxdae.results.about import About
+from jaxdae.results.stored import About
 from jaxdae.solvers import RK4
 
 

@@ -15,7 +15,7 @@ from helpers.stored_runs import stored
 from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory
 from jaxdae.models import CartesianPendulum
 from jaxdae.plotting import plot_mechanism, shapes
-from jaxdae.results.drawing import _joined, _words, Drawing, drawing_of, points_of
+from jaxdae.results.stored import _joined, _words, Drawing, drawing_of, points_of
 from jaxdae.solvers import RK4
 
 

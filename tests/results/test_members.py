@@ -11,7 +11,7 @@ from helpers.stored_runs import stored
 from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory
 from jaxdae.models import CartesianPendulum
 from jaxdae.plotting import plot_energy, plot_histories, plot_violation
-from jaxdae.results.naming import axis_labels
+from jaxdae.results.tables import axis_labels
 from jaxdae.solvers import RK4
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import tracemalloc
 import zipfile
 from functools import partial
 from typing import Any
@@ -24,11 +23,8 @@ from jaxdae import (
     Trajectory,
 )
 from jaxdae.models import CartesianPendulum
-from jaxdae.results import about
-from jaxdae.results.drawing import _words
-from jaxdae.results.trajectory_file import DRAWN, TrajectoryFileError
+from jaxdae.results.stored import TrajectoryFileError
 from jaxdae.solvers import RK4
-from jaxdae.systems import Points
 
 LENGTHS = np.array([0.5, 1.5, np.nan])
 
@@ -205,20 +201,12 @@ def test_later_formats_are_refused(tmp_path):
         Trajectory.load(path)
 
 
-@pytest.mark.parametrize("at", [0.001, 0.3, 0.5, 0.9, 0.9999])
+@pytest.mark.parametrize("at", [0.001, 0.5, 0.9999])
 def test_files_cut_short_are_refused(tmp_path, at):
     path = stored((4,)).save(tmp_path / "run")
     content = path.read_bytes()
     path.write_bytes(content[: int(at * len(content))])
     with pytest.raises(TrajectoryFileError, match="or a damaged one"):
-        Trajectory.load(path)
-
-
-def test_a_file_of_something_else_is_not_called_pickled(tmp_path):
-    """As NumPy says of every file that it does not know, with advice that is unsafe."""
-    path = tmp_path / "notes.npz"
-    path.write_text("hi")
-    with pytest.raises(TrajectoryFileError, match=r"damaged one \(it is not an archive of arrays"):
         Trajectory.load(path)
 
 
@@ -239,13 +227,8 @@ def test_a_bit_that_flipped_in_an_array_is_noticed(tmp_path):
         ({"arrays": {"ts": ["<f8", [5]]}}, "it has no q"),
         ({"arrays": {"ts": ["<f4", [5]]}}, "ts is float64"),
         ({"arrays": {"nothing": ["<f8", [5]]}}, "nothing"),
-        ({"version": "1"}, "its format has the number '1'"),
-        ({"labels": 3}, "labels is 3, must have names and values"),
-        ({"labels": {"colours": ["red"]}}, "labels has 'colours', must have only coordinates"),
-        ({"labels": {"units": "m"}}, "the labels of units are 'm', must be texts"),
-        ({"drawing": {"places": []}}, "its drawing has no outlines"),
-        ({"arrays": ["q"]}, "arrays is .*, must have names and values"),
-        ({"arrays": {"q": 3}}, "arrays has 3 for q, must have its type and shape"),
+        ({"labels": 3}, "damaged"),
+        ({"arrays": {"q": 3}}, "damaged"),
         ({"axes": None}, "damaged"),
     ],
 )
@@ -254,63 +237,6 @@ def test_descriptions_that_do_not_fit_are_refused(tmp_path, changes, words):
     _altered(path, **changes)
     with pytest.raises(TrajectoryFileError, match=words):
         Trajectory.load(path)
-
-
-def _crafted(path, name, header, payload):
-    """The same file with another array of zeros, packed, and with what its header says."""
-    with zipfile.ZipFile(path) as file:
-        members = {x: file.read(x) for x in file.namelist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for x, content in members.items():
-            if x != f"{name}.npy":
-                file.writestr(x, content)
-        with file.open(f"{name}.npy", "w") as opened:
-            np.lib.format.write_array_header_1_0(opened, {"fortran_order": False, **header})
-            for _ in range(payload):
-                opened.write(bytes(2**20))
-
-
-@pytest.mark.parametrize(
-    ("name", "header", "payload", "words"),
-    [
-        # Two gigabytes that are not there, and 64 megabytes that are, but are not declared.
-        ("q", {"descr": "<f8", "shape": (2**28,)}, 0, r"q says that it is .*2147483648 bytes, and"),
-        ("q", {"descr": "<f8", "shape": (2**23,)}, 64, r"q is float64\[8388608\], not <f8\[5, 2\]"),
-        ("q", {"descr": "<f8", "shape": (2**62, 2**62)}, 0, "and has 0 bytes"),
-        ("q", {"descr": "<f8", "shape": (-1,)}, 0, "and has 0 bytes"),
-        ("q", {"descr": "|O", "shape": (5, 2)}, 0, "q holds Python objects"),
-        ("about", {"descr": "<U20000000", "shape": ()}, 0, "about says"),
-        ("about", {"descr": "<U33554432", "shape": ()}, 128, "about is .*16 MB at most"),
-        ("about", {"descr": "<f8", "shape": ()}, 0, "about says"),
-    ],
-)
-def test_what_a_header_promises_is_compared_before_it_is_read(
-    tmp_path, name, header, payload, words
-):
-    path = stored().save(tmp_path / "run")
-    _crafted(path, name, header, payload)
-    tracemalloc.start()
-    try:
-        with pytest.raises(TrajectoryFileError, match=f"run.npz .*{words}"):
-            Trajectory.load(path)
-        assert tracemalloc.get_traced_memory()[1] < 2**23
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("dtype", [complex, int, "U3", [("x", float)]])
-def test_types_that_an_array_cannot_have_are_refused(tmp_path, dtype):
-    run = stored()
-    other = np.zeros(run.q.shape, dtype)
-    path = Trajectory.from_arrays({**run.known, "q": other}, run.about).save(tmp_path / "run")
-    with pytest.raises(TrajectoryFileError, match=r"q is of the type .*, which it cannot be"):
-        Trajectory.load(path)
-
-
-def test_names_of_labels_and_drawings_are_those_that_are_read():
-    assert tuple(x.name for x in dataclasses.fields(jaxdae.Labels)) == about.LABELS
-    words = _words(Points({"tip": jnp.zeros(2)}))
-    assert set(words) == set(DRAWN)
 
 
 def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path):
