@@ -16,8 +16,8 @@ from jaxdae.commands.choice import chosen_controller, chosen_formulation
 from jaxdae.commands.start import chosen_start
 from jaxdae.control.base import offers_of
 from jaxdae.diagnosis.diagnose import diagnose
-from jaxdae.diagnosis.diagnostics import passages_along
 from jaxdae.diagnosis.findings import Findings
+from jaxdae.diagnosis.passages import passages_along
 from jaxdae.models import get_model, Model
 from jaxdae.results.readings import read_rows
 from jaxdae.results.trajectory import Trajectory

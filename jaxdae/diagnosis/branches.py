@@ -17,8 +17,8 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.failure import declared
-from jaxdae.diagnosis.findings import Finding
-from jaxdae.diagnosis.passages import hermite, Passage
+from jaxdae.diagnosis.findings import Finding, Passage
+from jaxdae.diagnosis.passages import hermite
 from jaxdae.formulations.held_rank import solves
 from jaxdae.linalg.singularity_robust import SingularityRobust
 from jaxdae.systems import State

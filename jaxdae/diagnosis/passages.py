@@ -1,8 +1,24 @@
-"""Near-singular positions that a run passed, between its rows as well: bounds, then a search."""
+"""Constraints that depend on each other or contradict each other along a run, between rows too.
+
+Near-singular positions are found by bounds, then a search. Constraints may also agree at the start
+alone: a run then goes on with a residual that no motion could avoid, that which remains at the
+point next to a state that satisfies the constraints best.
+"""
 
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+from jaxdae.compiled import jit
+from jaxdae.diagnosis.findings import Finding, Passage
+from jaxdae.diagnosis.starts import start_rank
+from jaxdae.formulations.held_rank import solves
+from jaxdae.simulation.problem import ROUND_OFF, START_TOLERANCE
+from jaxdae.systems import constraint_residuals, State
+from jaxdae.systems.independence import unsatisfied
+from jaxdae.systems.kinematics import coordinate_rate, velocities_of
 
 # Singular values below this part of the largest do not count for the rank of a mechanism.
 RANK = 1e-6
@@ -15,18 +31,43 @@ _PLACES, _ROUNDS = 16, 4
 _HALVINGS = 5
 # What trapezoids of the velocities may miss of a change: about 1 rad of an oscillation in a row.
 _RESOLVED = 0.1
+# Rows of a block: a default run is one, and places between rows are few.
+BLOCK, _FEW = 256, 64
+# In how many intervals values of members of a batch are searched.
+_INTERVALS = 4
+# Most operations that warnings may cost; the values can be had for any size.
+_MOST_WORK = 5_000_000
+# Constraints are compatible next to a state whose least singular value is above this part of the
+# largest, and above so many times the distance to the constraints.
+_INDEPENDENT, _PER_DISTANCE = 1e-2, 100.0
+# Constraints with less than this part of the largest residual take no part.
+_PART = 0.1
+# Most operations of the search for incompatible constraints between rows.
+_MOST_BETWEEN = 20_000_000
+# Run once or twice, as long as it compiles: no optimization.
+BRIEFLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-class Passage(NamedTuple):
-    """A near-singular position that a run passed.
+def in_blocks(function, size: int, *rows):
+    """A compiled function of arrays of rows, in blocks of one shape, as NumPy arrays."""
+    count = len(jax.tree.leaves(rows)[0])
+    parts = []
+    for i in range(0, count, size):
+        take = np.minimum(np.arange(i, i + size), count - 1)
+        parts.append(jax.device_get(function(*jax.tree.map(lambda x, k=take: x[k], rows))))
+    joined = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    return jax.tree.map(lambda x: x[:count], joined)
 
-    Args:
-        time: [s].
-        value: least singular value met, rows scaled by their largest lengths along the run.
-    """
 
-    time: float
-    value: float
+def jacobian_at(system, t, q, v):
+    """Constraint Jacobian, shape `(c, n)`."""
+    return jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)
+
+
+@jit(compiler_options=BRIEFLY)
+def _jacobians_block(system, ts, q, v):
+    one = lambda t, q, v: jacobian_at(system, t, q, velocities_of(system, t, q, v))  # noqa: E731
+    return jax.vmap(one)(ts, q, v)
 
 
 def row_scales(xp, jac):
@@ -228,3 +269,194 @@ def _distinct(result: list[Passage], ts) -> list[Passage]:
         if all(abs(one.time - other.time) > gap for other in distinct):
             distinct.append(one)
     return sorted(distinct, key=lambda x: x.time)
+
+
+def least_singular_value(system, ts, states, held=None):
+    """Least of the r-th singular values along a run, for `Trajectory.least_singular_value`.
+
+    Args:
+        system: the declaration.
+        ts: times of the rows [s]; rows that were not reached have been replaced.
+        states: `(q, v, w)` there.
+        held: rank that the run held; by default the largest of the rows.
+    """
+    jac = jax.vmap(lambda t, s: jacobian_at(system, t, s.q, s.v))(ts, states)
+    count, c, n = jac.shape
+    if min(c, n) == 0:
+        return jnp.asarray(jnp.inf, ts.dtype)
+    scales = row_scales(jnp, jac)
+    every = jnp.linalg.svd(jac * scales, compute_uv=False)
+    rank = jnp.max(jnp.sum(every > RANK * jnp.max(every), axis=1)) if held is None else held
+    counted = jnp.arange(every.shape[1]) < rank
+    least = lambda s: jnp.min(jnp.where(counted, s, jnp.inf), axis=-1)  # noqa: E731
+
+    def values(t, q, v):
+        one = lambda t, q, v: jacobian_at(system, t, q, velocities_of(system, t, q, v))  # noqa: E731
+        result = jax.vmap(one)(t, q, v)
+        return least(jnp.linalg.svd(result * scales, compute_uv=False))
+
+    rows = least(every)
+    if count == 1:
+        return rows[0]
+    rates = jax.vmap(lambda t, s: coordinate_rate(system, t, s.q, s.v))(ts, states)
+    known = resolved(jnp, ts, states.q, rates)
+    bounds = jnp.where(known, lower_bounds(jnp, rows, jac * scales), jnp.inf)
+    lowest = jnp.argsort(bounds)[:_INTERVALS]
+    between, _ = close_in(Search(jnp, values, ts, states.q, rates), lowest)
+    between = jnp.where(known[lowest], between, jnp.inf)
+    return jnp.minimum(jnp.min(rows), jnp.min(between))
+
+
+def passages_along(
+    system, formulation, ts, states, jac=None, part: float = NEAR
+) -> tuple[list[Passage], float]:
+    """Near-singular positions passed, and the median of the least singular value.
+
+    Args:
+        system: what was simulated.
+        formulation: by which equations.
+        ts: times of the rows [s], the start first.
+        states: coordinates `q`, and as `v` their rates.
+        jac: constraint Jacobians there, where they are known.
+        part: of the median below which the least singular value counts as one.
+    """
+
+    def jacobians(t, q, v):
+        return in_blocks(lambda *x: _jacobians_block(system, *x), _FEW, t, q, v)
+
+    jac = jacobians(ts, states.q, states.v) if jac is None else jac
+    count, c, n = jac.shape
+    if not 0 < count * c * c * n <= _MOST_WORK:
+        return [], np.inf
+    held = held_by(system, formulation, ts, states)
+    return find_passages(jacobians, ts, states, jac, held, part)
+
+
+def held_by(system, formulation, ts, states) -> int | None:
+    """The rank that a run held, or that of its start where constraints depend on each other."""
+    held = next((x.held_rank for x in solves(formulation)), None)
+    if held is not None:
+        return int(held)
+    if formulation.capabilities.independent_constraints:
+        return None  # a start where they are not would have been refused
+    q = jnp.asarray(states.q[0])
+    t = jnp.asarray(ts[0], q.dtype)
+    v = velocities_of(system, t, q, jnp.asarray(states.v[0]))
+    start = start_rank(system, t, State(q, v))
+    return start.rank if start.dependent and start.regular else None
+
+
+def passages_found(formulation, passages: list[Passage], typical: float) -> Finding | None:
+    """Near-singular positions that a formulation is not made for; `None` without any."""
+    if not passages:
+        return None
+    least = min(passages, key=lambda x: x.value)
+    times = ", ".join(f"{x.time:.6g}" for x in passages[:5]) + (", …" if len(passages) > 5 else "")
+    message = (
+        f"the run passed {len(passages)} near-singular position(s), at t = {times} s: the least "
+        f"singular value of the constraint Jacobian, rows scaled by their largest length, fell to "
+        f"{least.value:.3g} at t = {least.time:.6g} s (median {typical:.3g}). There multipliers "
+        f"grow without bound, and {type(formulation).__name__} may lose the branch or the energy "
+        "without a sign of it in the residuals: use Multipliers(..., solve=SingularityRobust())."
+    )
+    return Finding(message, least.value, least.time)
+
+
+def incompatibility(system, ts, states, jac, residual) -> Finding | None:
+    """Constraints that cannot all be satisfied along a run; `None` where they can be.
+
+    Examined are rows next to which constraints may depend on each other, and places between rows
+    that follow the motion.
+
+    Args:
+        system: whose constraints they are.
+        ts: times [s], the start first.
+        states: `q` at the rows, and as `v` its rates.
+        jac: `J` there, shape `(rows, c, n)`.
+        residual: the largest of each row itself, at both levels, shape `(rows,)`.
+    """
+    count, c, n = jac.shape
+    if not 0 < count * c * c * n <= _MOST_WORK:
+        return None
+    ts, scales = np.asarray(ts), row_scales(np, jac)
+    distance = np.asarray(residual) * scales.max()
+    doubtful = ~_surely_independent(jac * scales, distance)
+    size = 1.0 + max(float(np.abs(x).max(initial=0.0)) for x in (states.q, states.v))
+    round_off = size * float(np.finfo(states.q.dtype).eps) ** ROUND_OFF
+    rows = np.flatnonzero(doubtful & (distance > round_off))
+    places = _between_rows(ts, states, np.flatnonzero(doubtful[1:] & doubtful[:-1]), jac.shape)
+    if rows.size + places[0].size == 0:
+        return None
+    rows = np.concatenate([[0], rows])  # the start, for what is allowed there
+    every = zip((ts, states.q, states.v), places, strict=True)
+    times, q, v = (np.concatenate([a[rows], b]) for a, b in every)
+    remaining = lambda *x: _remaining_block(system, *x)  # noqa: E731
+    phi, phi_dot = in_blocks(remaining, BLOCK, times, q, v)
+    lengths = 1.0 / scales[:, 0]
+    lengths = np.concatenate([lengths[: phi.shape[1]], lengths])
+    residuals = np.concatenate([phi, phi_dot], axis=1)
+    parts = np.abs(residuals) / lengths
+    # A point that is not finite says nothing.
+    largest = np.where(np.isfinite(parts).all(axis=1), parts.max(axis=1), 0.0)
+    explained = round_off + 2 * min(float(largest[0]), START_TOLERANCE * size)
+    over = times[largest > explained]
+    if over.size == 0:
+        return None
+    worst = int(np.argmax(largest))
+    first = float(over[np.argmin(np.abs(over - ts[0]))])
+    allowed = explained * float(lengths[np.argmax(parts[worst])])
+    # The run itself may be nearer than the point that was found.
+    own = float(residual[rows[worst]]) if worst < rows.size else np.inf
+    amount = min(float(np.abs(residuals[worst]).max()), own)
+    positions, time, sizes = phi.shape[1], float(times[worst]), np.abs(residuals[worst])
+    labels, largest = system.labels(), int(np.argmax(sizes))
+    number = lambda k: k if k < positions else k - positions  # noqa: E731
+    involved = sorted({number(k) for k in np.flatnonzero(sizes > _PART * sizes[largest])})
+    constraints = tuple(map(labels.constraint, involved))
+    level = "position" if largest < positions else "velocity"
+    message = (
+        f"the constraints cannot all be satisfied from t = {first:.6g} s on: at t = {time:.6g} s, "
+        f"next to the state of the run, no state leaves less than about {amount:.3g} of "
+        f"constraint {labels.constraint(number(largest))!r} at {level} level ({allowed:.1g} would "
+        "be explained by round-off and the start); involved: "
+        f"{', '.join(map(repr, constraints))}. They contradict each other there, and what the run "
+        "does is a compromise of its formulation, not a motion under these constraints: correct "
+        "the constraints, drop one of those involved, or end the run before."
+    )
+    return Finding(message, amount, time, constraints)
+
+
+@jit(compiler_options=BRIEFLY)
+def _remaining_block(system, ts, q, v):
+    def one(t, q, v):
+        result = unsatisfied(system, t, State(q, velocities_of(system, t, q, v)))
+        return result.phi, result.phi_dot
+
+    return jax.vmap(one)(ts, q, v)
+
+
+def _surely_independent(scaled: np.ndarray, distance: np.ndarray) -> np.ndarray:
+    """Rows whose Jacobian shows that constraints can be satisfied next to them."""
+    if scaled.shape[1] > scaled.shape[2]:
+        return np.zeros(len(scaled), bool)
+    values = np.linalg.svd(scaled, compute_uv=False)
+    return values[:, -1] > np.maximum(_INDEPENDENT, _PER_DISTANCE * distance) * values[:, 0]
+
+
+def _between_rows(ts, states, intervals, shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times, coordinates and velocities at places in intervals that follow the motion."""
+    none = ts[:0], states.q[:0], states.v[:0]
+    if intervals.size == 0:
+        return none
+    i = intervals[resolved(np, ts, states.q, states.v)[intervals]]
+    _, c, n = shape
+    places = min(_PLACES, int(_MOST_BETWEEN / max(1, i.size * c * c * n * 12)))
+    if i.size == 0 or places == 0:
+        return none
+    s = (np.arange(places) + 0.5) / places
+    h = (ts[i + 1] - ts[i])[:, None]
+    ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
+    parts = np.broadcast_to(s[None, :, None], (i.size, places, 1))
+    q, v = hermite(np, h[..., None], parts, ends(states.q), ends(states.v))
+    flat = lambda x: x.reshape(-1, x.shape[-1]).astype(states.q.dtype)  # noqa: E731
+    return (ts[i][:, None] + s * h).reshape(-1).astype(ts.dtype), flat(q), flat(v)

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxdae.diagnosis.diagnostics import passages_along, passages_found
 from jaxdae.diagnosis.findings import Finding
-from jaxdae.diagnosis.passages import hermite, Passage, RANK
+from jaxdae.diagnosis.passages import hermite, Passage, passages_along, passages_found, RANK
 from jaxdae.identification.data import Experiment, label
 from jaxdae.identification.fit import names_of, Readings, Runs
 from jaxdae.identification.uncertainty import NEGLIGIBLE, Sensitivity

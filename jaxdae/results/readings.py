@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
-from jaxdae.diagnosis import backward, diagnostics
+from jaxdae.diagnosis import backward, diagnose, passages
 from jaxdae.simulation.invalid import invalidated
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import constraint_residuals, generalized_energy, State
@@ -112,7 +112,7 @@ def least_singular_value(run, ts, ys, work):
     """Least singular value of the constraint Jacobian along the run."""
     del work
     states = jax.vmap(lambda t, y: state_of(run, t, y))(ts, ys)
-    return diagnostics.least_singular_value(run.system, ts, states, run.held_rank)
+    return passages.least_singular_value(run.system, ts, states, run.held_rank)
 
 
 def incompatibility(run, ts, ys, work):
@@ -136,9 +136,9 @@ def energy_error(run, ts, ys, work):
     """Largest error of the energy balance along the run [J]."""
     states = jax.vmap(lambda t, y: state_of(run, t, y))(ts, ys)
     total = None if work is None else sum(work)
-    if not diagnostics.balance_is_known(run.formulation, total):
+    if not diagnose.balance_is_known(run.formulation, total):
         return jnp.full((), jnp.nan, ts.dtype)
-    return diagnostics.energy_error(run.system, run.controller, ts, states, total)
+    return diagnose.energy_error(run.system, run.controller, ts, states, total)
 
 
 @_unnamed
