@@ -5,7 +5,7 @@ alone: a run then goes on with a residual that no motion could avoid, that which
 point next to a state that satisfies the constraints best.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -79,12 +79,8 @@ def row_scales(xp, jac):
 def hermite(xp, h, s, q, v):
     """Cubic Hermite interpolation of `q`, and its rate, at a part `s` of steps `h`.
 
-    Args:
-        xp: `numpy` or `jax.numpy`.
-        h: steps, shape `(k, 1, 1)`.
-        s: parts of them, shape `(k, places, 1)`.
-        q: coordinates at both ends, each `(k, 1, n)`.
-        v: velocities there.
+    Steps have shape `(k, 1, 1)`, parts `(k, places, 1)`; `q` and `v` are pairs of coordinates and
+    velocities at both ends, each `(k, 1, n)`.
     """
     (q0, q1), (v0, v1) = q, v
     position = (
@@ -98,42 +94,27 @@ def hermite(xp, h, s, q, v):
     return position, rate
 
 
-class Search(NamedTuple):
-    """What the search for the least singular value between rows works on.
-
-    Args:
-        xp: `numpy` or `jax.numpy`.
-        values: least singular values from times, coordinates and velocities, first axis rows.
-        ts: times of the rows.
-        q: coordinates there.
-        v: velocities there.
-    """
-
-    xp: Any
-    values: Any
-    ts: Any
-    q: Any
-    v: Any
-
-
-def close_in(search: Search, intervals):
-    """The lowest least singular value in each of some intervals between rows, and its time."""
-    xp, i = search.xp, intervals
-    h = search.ts[i + 1] - search.ts[i]
+def curve(xp, ts, q, v, i, s):
+    """Times, coordinates and rates at parts `s (k, places)` of intervals `i (k,)` between rows."""
+    h = (ts[i + 1] - ts[i])[:, None]
     ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
-    middle, width = 0.5 * xp.ones_like(h), 0.5
+    return ts[i][:, None] + s * h, *hermite(xp, h[..., None], s[..., None], ends(q), ends(v))
+
+
+def _close_in(xp, values, ts, q, v, i):
+    """The lowest of some values in each of some intervals between rows, and its time."""
+    middle, width = 0.5 * xp.ones_like(ts[i]), 0.5
     results: Any = None
     for _ in range(_ROUNDS):
         places = xp.linspace(-width, width, _PLACES)
         s = xp.clip(middle[:, None] + places[None], 0.0, 1.0)
-        q, v = hermite(xp, h[:, None, None], s[..., None], ends(search.q), ends(search.v))
-        t = search.ts[i][:, None] + s * h[:, None]
+        t, *state = curve(xp, ts, q, v, i, s)
         flat = lambda x: x.reshape(-1, *x.shape[2:])  # noqa: E731
-        values = search.values(flat(t), flat(q), flat(v)).reshape(s.shape)
-        best = xp.argmin(values, axis=1)[:, None]
+        found = values(flat(t), *map(flat, state)).reshape(s.shape)
+        best = xp.argmin(found, axis=1)[:, None]
         pick = lambda x, k=best: xp.take_along_axis(x, k, axis=1)[:, 0]  # noqa: E731
         middle, width = pick(s), 2 * width / (_PLACES - 1)
-        results = (pick(values), pick(t))
+        results = (pick(found), pick(t))
     return results
 
 
@@ -194,7 +175,7 @@ def find_passages(
         held: rank that the run held; by default the largest of the rows.
         part: of the median below which the least singular value counts as one.
     """
-    ts = np.asarray(ts)
+    ts, q, v = np.asarray(ts), states.q, states.v
     scales = row_scales(np, jac)
     every = _singular_values(jac * scales)
     rank = rank_along(every) if held is None else int(held)
@@ -205,60 +186,31 @@ def find_passages(
         scaled = jacobians(t, q, v) * scales
         return _singular_values(scaled)[:, rank - 1], scaled
 
-    results = [Passage(float(t), float(x)) for t, x in zip(ts, rows, strict=True) if x < level]
-    pieces = _Pieces.from_end_to_end(
-        np.flatnonzero(resolved(np, ts, states.q, states.v)), rows, jac * scales
-    )
+    # Parts of intervals in which a position may be: both ends, least singular values and `J` there.
+    i = np.flatnonzero(resolved(np, ts, q, v))
+    ends = lambda x: np.stack([x[i], x[i + 1]])  # noqa: E731
+    pieces = np.stack([np.zeros(i.size), np.ones(i.size)]), ends(rows), ends(jac * scales)
     for _ in range(_HALVINGS):
-        pieces = pieces.halved(ts, states, sampled, level)
-    close = np.unique(pieces.intervals)
-    if close.size:
-        values = lambda *x: sampled(*x)[0]  # noqa: E731
-        least, times = close_in(Search(np, values, ts, states.q, states.v), close)
-        results += [
-            Passage(float(t), float(x)) for x, t in zip(least, times, strict=True) if x < level
-        ]
-    return _distinct(results, ts), typical
-
-
-class _Pieces(NamedTuple):
-    """Parts of intervals between rows in which a near-singular position may be.
-
-    Args:
-        intervals: numbers of the rows before them, shape `(k,)`.
-        parts: both ends, as parts of the intervals, shape `(2, k)`.
-        values: least singular values there, shape `(2, k)`.
-        jac: scaled `J` there, shape `(2, k, c, n)`.
-    """
-
-    intervals: np.ndarray
-    parts: np.ndarray
-    values: np.ndarray
-    jac: np.ndarray
-
-    @classmethod
-    def from_end_to_end(cls, i, values, jac) -> "_Pieces":
-        """Intervals from end to end."""
-        parts = np.stack([np.zeros(i.size), np.ones(i.size)])
-        return cls(i, parts, np.stack([values[i], values[i + 1]]), np.stack([jac[i], jac[i + 1]]))
-
-    def halved(self, ts, states, sampled, level: float) -> "_Pieces":
-        """Both halves of those that may go below a level."""
-        changes = np.sqrt(np.sum((self.jac[1] - self.jac[0]) ** 2, axis=(1, 2)))
-        keep = weyl(self.values[0], self.values[1], changes) < level
-        i, parts, values, jac = self.intervals[keep], *(x[:, keep] for x in self[1:])
+        _, values, there = pieces
+        changes = np.sqrt(np.sum((there[1] - there[0]) ** 2, axis=(1, 2)))
+        keep = weyl(values[0], values[1], changes) < level
+        i, pieces = i[keep], tuple(x[:, keep] for x in pieces)
         if i.size == 0:
-            return _Pieces(i, parts, values, jac)
-        s = 0.5 * (parts[0] + parts[1])
-        ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
-        h = (ts[i + 1] - ts[i])[:, None, None]
-        q, v = hermite(np, h, s[:, None, None], ends(states.q), ends(states.v))
-        least, middle = sampled(ts[i] + s * (ts[i + 1] - ts[i]), q[:, 0], v[:, 0])
-        split = lambda x, y: np.stack(  # noqa: E731
-            [np.concatenate([x[0], y]), np.concatenate([y, x[1]])]
+            break
+        s = 0.5 * (pieces[0][0] + pieces[0][1])
+        middle = s, *sampled(*(x[:, 0] for x in curve(np, ts, q, v, i, s[:, None])))
+        pieces = tuple(
+            np.stack([np.concatenate([x[0], y]), np.concatenate([y, x[1]])])
+            for x, y in zip(pieces, middle, strict=True)
         )
-        result = split(parts, s), split(values, least), split(jac, middle)
-        return _Pieces(np.concatenate([i, i]), *result)
+        i = np.concatenate([i, i])
+    least, times = rows, ts
+    close = np.unique(i)
+    if close.size:
+        between = _close_in(np, lambda *x: sampled(*x)[0], ts, q, v, close)
+        least, times = (np.concatenate(x) for x in zip((rows, ts), between, strict=True))
+    found = zip(times, least, strict=True)
+    return _distinct([Passage(float(t), float(x)) for t, x in found if x < level], ts), typical
 
 
 def _distinct(result: list[Passage], ts) -> list[Passage]:
@@ -274,11 +226,7 @@ def _distinct(result: list[Passage], ts) -> list[Passage]:
 def least_singular_value(system, ts, states, held=None):
     """Least of the r-th singular values along a run, for `Trajectory.least_singular_value`.
 
-    Args:
-        system: the declaration.
-        ts: times of the rows [s]; rows that were not reached have been replaced.
-        states: `(q, v, w)` there.
-        held: rank that the run held; by default the largest of the rows.
+    Rows that were not reached have been replaced. The rank is `held`, or the largest of the rows.
     """
     jac = jax.vmap(lambda t, s: jacobian_at(system, t, s.q, s.v))(ts, states)
     count, c, n = jac.shape
@@ -302,7 +250,7 @@ def least_singular_value(system, ts, states, held=None):
     known = resolved(jnp, ts, states.q, rates)
     bounds = jnp.where(known, lower_bounds(jnp, rows, jac * scales), jnp.inf)
     lowest = jnp.argsort(bounds)[:_INTERVALS]
-    between, _ = close_in(Search(jnp, values, ts, states.q, rates), lowest)
+    between, _ = _close_in(jnp, values, ts, states.q, rates, lowest)
     between = jnp.where(known[lowest], between, jnp.inf)
     return jnp.minimum(jnp.min(rows), jnp.min(between))
 
@@ -366,14 +314,7 @@ def incompatibility(system, ts, states, jac, residual) -> Finding | None:
     """Constraints that cannot all be satisfied along a run; `None` where they can be.
 
     Examined are rows next to which constraints may depend on each other, and places between rows
-    that follow the motion.
-
-    Args:
-        system: whose constraints they are.
-        ts: times [s], the start first.
-        states: `q` at the rows, and as `v` its rates.
-        jac: `J` there, shape `(rows, c, n)`.
-        residual: the largest of each row itself, at both levels, shape `(rows,)`.
+    that follow the motion. `residual` is the largest of each row itself, at both levels.
     """
     count, c, n = jac.shape
     if not 0 < count * c * c * n <= _MOST_WORK:
@@ -453,10 +394,7 @@ def _between_rows(ts, states, intervals, shape) -> tuple[np.ndarray, np.ndarray,
     places = min(_PLACES, int(_MOST_BETWEEN / max(1, i.size * c * c * n * 12)))
     if i.size == 0 or places == 0:
         return none
-    s = (np.arange(places) + 0.5) / places
-    h = (ts[i + 1] - ts[i])[:, None]
-    ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
-    parts = np.broadcast_to(s[None, :, None], (i.size, places, 1))
-    q, v = hermite(np, h[..., None], parts, ends(states.q), ends(states.v))
+    s = np.broadcast_to((np.arange(places) + 0.5) / places, (i.size, places))
+    t, q, v = curve(np, ts, states.q, states.v, i, s)
     flat = lambda x: x.reshape(-1, x.shape[-1]).astype(states.q.dtype)  # noqa: E731
-    return (ts[i][:, None] + s * h).reshape(-1).astype(ts.dtype), flat(q), flat(v)
+    return t.reshape(-1).astype(ts.dtype), flat(q), flat(v)

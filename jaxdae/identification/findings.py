@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxdae.diagnosis.findings import Finding
-from jaxdae.diagnosis.passages import hermite, Passage, passages_along, passages_found, RANK
+from jaxdae.diagnosis.passages import curve, Passage, passages_along, passages_found, RANK
 from jaxdae.identification.data import Experiment, label
 from jaxdae.identification.fit import names_of, Readings, Runs
 from jaxdae.identification.uncertainty import NEGLIGIBLE, Sensitivity
@@ -432,11 +432,9 @@ def _of_run(task, x, given, rows, names) -> SingularPassage | None:
 
 def _place(system, passage: Passage, ts, states: State) -> _Place:
     """Where a run passes a singular position."""
-    i = int(np.clip(np.searchsorted(ts, passage.time) - 1, 0, ts.size - 2))
-    h = ts[i + 1] - ts[i]
-    s = np.reshape((passage.time - ts[i]) / h, (1, 1, 1))
-    ends = lambda a: (a[i][None, None], a[i + 1][None, None])  # noqa: E731
-    q, _ = hermite(np, np.reshape(h, (1, 1, 1)), s, ends(states.q), ends(states.v))
+    i = np.clip(np.searchsorted(ts, passage.time) - 1, 0, ts.size - 2)[None]
+    s = (passage.time - ts[i])[:, None] / (ts[i + 1] - ts[i])[:, None]
+    _, q, _ = curve(np, ts, states.q, states.v, i, s)
     rows = jax.jacfwd(system.position_constraints, argnums=1)
     before, there = (np.asarray(rows(t, jnp.asarray(x))) for t, x in (
         (ts[0], states.q[0]), (passage.time, q[0, 0]),
