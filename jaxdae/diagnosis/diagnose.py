@@ -137,12 +137,7 @@ class Watched(NamedTuple):
 
 
 def rows_of(run, tolerance: float | None) -> Watched:
-    """The rows by which a run is examined: what was watched, or the start and what was saved.
-
-    Args:
-        run: a `Trajectory` of plain states that reached its end; of a batch, one member.
-        tolerance: of its step control, or `None`.
-    """
+    """The rows by which a run is examined: what was watched, or the start and what was saved."""
     steps, work = int(run.stats["num_steps"]), None
     if run.watched is not None:
         ts, ys, work = jax.device_get(run.watched)
@@ -240,14 +235,8 @@ def _rates_block(system, ts, q, v):
 def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool) -> Finding | None:
     """What a run made of near-singular positions; `None` where nothing is wrong.
 
-    Args:
-        system: what was simulated.
-        formulation: by which equations.
-        ts: times of the rows [s].
-        states: states there.
-        jac: constraint Jacobians there.
-        passed: from `passages_along`, those `AROUND` as well.
-        vouched: whether a run that stayed on its branch is right.
+    `passed` are those of `passages_along`, `AROUND` them as well; a run is `vouched` for that is
+    right where it stayed on its branch.
     """
     passages, typical = passed
     lowest = sorted(passages, key=lambda x: x.value)[:_MOST_POSITIONS]
@@ -289,16 +278,10 @@ def _crossings(system, formulation, ts, states, jac, passages: list[Passage]) ->
 def energy_deviation(xp, ts, rows: Row, work=None):
     """Largest error of the energy balance [J], and what of it the quadrature may be.
 
-    Args:
-        xp: `numpy` or `jax.numpy`.
-        ts: times [s], the start first.
-        rows: of the run, the start first.
-        work: integrated work there [J]; `None` for the trapezoidal rule on the power of the rows.
-
-    Returns:
-        The error, NaN where the work of the reactions is not known; and the difference between
-        the rule with all rows and with every other one, beside what jumps of the power between two
-        rows may add.
+    The work is integrated, or by the trapezoidal rule on the power of the rows. The error is NaN
+    where the work of the reactions is not known; the other number is the difference between the
+    rule with all rows and with every other one, beside what jumps of the power between two rows may
+    add.
     """
     zero = xp.zeros_like(rows.energy[0])
     if work is not None:

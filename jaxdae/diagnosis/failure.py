@@ -48,14 +48,11 @@ class SimulationError(RuntimeError):
 
 
 def describe_failure(trajectory, solver=None) -> str:
-    """What failed, when, the state of the constraints there, and what to try.
+    """What failed, when, the state of the constraints there, and what to try, as a paragraph.
 
     Args:
-        trajectory: a failed run; of a batch, one member (`Trajectory.member`).
+        trajectory: a failed run; of a batch, one member.
         solver: the method of the run; `None` where that is not known.
-
-    Returns:
-        A paragraph.
     """
     t, state = float(trajectory.final_time), trajectory.last_state
     system = trajectory.system
@@ -193,17 +190,9 @@ _AHEAD = (0.0, 1e-12, 1e-9, 1e-6)
 
 
 def describe_nonfinite(system: System, controller, t, state: State) -> str | None:
-    """The first function that is NaN or infinite at a state, or a moment after it.
+    """The first function that is NaN or infinite at a state, or a moment after it, in words.
 
-    Args:
-        system: what moved.
-        controller: `u = controller(t, q, v, w)`, or `None`.
-        t: time [s].
-        state: the last state that was reached.
-
-    Returns:
-        The function, the entry, its value, the time, and what to look for; `None` if all are
-        finite.
+    The function, the entry, its value, the time, and what to look for; `None` if all are finite.
     """
     ts = float(t) + np.array(_AHEAD) * (1 + abs(float(t)))
     result = _values(system, controller, jnp.asarray(t), jnp.asarray(ts, state.q.dtype), state)

@@ -49,11 +49,7 @@ _MOST_STEPS = 2**31 - 1
 def check_kinds(
     system, formulation, state, controller, adjoint, saveat, progress, throw, work
 ) -> None:
-    """Arguments of the right kind.
-
-    Raises:
-        TypeError: naming the argument, what it is, and what it should be.
-    """
+    """Arguments of the right kind; `TypeError` naming the argument, what it is, and should be."""
     for name, value, kind, example in (
         ("system", system, System, "an instance of your jaxdae.System"),
         ("formulation", formulation, AbstractFormulation, "jaxdae.Multipliers(Baumgarte(...))"),
@@ -94,12 +90,7 @@ def _check_closure(name: str, function) -> None:
 
 
 def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None:
-    """Times that are finite scalars, in order, and within the number of steps allowed.
-
-    Raises:
-        TypeError: for a time that is not a scalar number.
-        ValueError: naming the time, and what it should be.
-    """
+    """Times that are finite numbers, in order, and within the number of steps allowed."""
     integer = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
     if not integer or max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer; got {max_steps!r}.")
@@ -133,14 +124,8 @@ def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None
 def wrong_times(times, saved: list, settings: list, controller) -> dict[str, Any]:
     """What is wrong with times and tolerances that are known only when the program runs.
 
-    Args:
-        times: `Times` of the run.
-        saved: times to be saved [s].
-        settings: numbers of the step controller.
-        controller: itself, or `None`.
-
-    Returns:
-        Whether it is so, a boolean array, by what is wrong in words.
+    By what is wrong in words, whether it is so, a boolean array. `saved` are the times to be saved,
+    `settings` the numbers of the step controller.
     """
     start, end, step = times.start, times.end, times.first_step
     numbers = [x for x in (start, end, step, times.grid, *saved) if x is not None]
@@ -200,11 +185,7 @@ def _check_saved_times(t0, t1, saveat) -> None:
 
 
 def check_declaration(system, formulation, controller, state, t0) -> None:
-    """Shapes of everything declared, once for each declaration; values of gains every time.
-
-    Raises:
-        ValueError: naming the function or gain that does not fit.
-    """
+    """Shapes of everything declared, once for each declaration; values of gains every time."""
     recheck(formulation)
     leaves, structure = jax.tree.flatten((system, formulation, controller, state))
     key = (structure, *(_signature(x) for x in leaves))
@@ -320,11 +301,7 @@ def _check_tolerances(stepsize_controller) -> None:
 
 
 def check_projection(solver, formulation) -> None:
-    """Refuse to project what moves off the constraints on purpose.
-
-    Raises:
-        ValueError: for realizing forces.
-    """
+    """Refuse to project what moves off the constraints on purpose: realizing forces."""
     method, projection = parts_of(solver)
     if projection is not None and not formulation.capabilities.enforces_constraints:
         raise ValueError(
@@ -338,12 +315,6 @@ def rest_warning(system, formulation, state, t) -> str | None:
     """What to warn of where a stabilization wants consistent states to leave the constraints.
 
     `Phi(t, q, v, 0, 0) = 0` is what makes the constraints invariant [Mukharlyamov2019, eq. 0.11].
-
-    Args:
-        system: what moves.
-        formulation: how its constraints are enforced.
-        state: start.
-        t: start time [s].
 
     Returns:
         The largest entry in words, where it depends on the state; `None` where it is zero.
@@ -369,11 +340,7 @@ def rest_warning(system, formulation, state, t) -> str | None:
 
 
 def rest_along(trajectory) -> Finding | None:
-    """The same of a run, at its saved times, where the start does not show it.
-
-    Args:
-        trajectory: of a run that reached its end, with saved rows.
-    """
+    """The same of a run that reached its end, at saved times, where the start does not show it."""
     if _given_law(trajectory.formulation) is None:
         return None
     found: Any = _at_rest(trajectory.system, trajectory.formulation, trajectory.last_state)
@@ -420,17 +387,6 @@ def growth_warning(
     `Penalty` and `AugmentedLagrangian` beside a constraint mass that is a matrix: `alpha K_P` need
     not be symmetric [MukharlyamovDeressa2015, eq. 28]. Functions are examined in runs backward in
     time, where one may have been written with the other signs; forward not, which would take time.
-
-    Args:
-        system: what moves.
-        formulation: how its constraints are enforced.
-        controller: `None`, or what may stabilize servo-constraints.
-        state: start.
-        t: start time [s].
-        backward: whether time runs backward.
-
-    Returns:
-        The root in words; `None` where none has a positive real part.
     """
     weighted = np.ndim(formulation.capabilities.weight) == 2
     law = formulation.capabilities.stabilization
@@ -468,20 +424,9 @@ def step_warning(
 ) -> str | None:
     """What to warn of before a run with fixed steps: gains whose violations a step makes larger.
 
-    Args:
-        system: what moves.
-        formulation: how its constraints are enforced.
-        controller: `None`, or what may stabilize servo-constraints.
-        state: start.
-        t: start time [s].
-        solver: the method.
-        step: its length [s].
-        backward: whether time runs backward: what a controller or realizing forces damp grows then,
-            and no step is short enough.
-
-    Returns:
-        The root, its factor and the step limit in words; `None` if no step makes it larger, or the
-        method has no stability function.
+    The root, its factor and the step limit in words; `None` if no step makes it larger, or the
+    method has no stability function. Backward in time what a controller or realizing forces damp
+    grows, and no step is short enough.
     """
     solver, projection = parts_of(solver)
     if not has_stability_function(solver):

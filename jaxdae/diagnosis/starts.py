@@ -62,15 +62,10 @@ def suited_to_start(
     """A formulation for a start: checked, its solves chosen and ranks held, where that is known.
 
     Numbers are known in eager runs, under `jax.grad` and `jax.vmap` of them, and of what a compiled
-    program does not vary. They are judged on the host then.
-
-    Args:
-        formulation: as it was given.
-        start: of one run, or of a member of a batch.
-        tolerance: largest residual allowed, or `None`.
+    program does not vary. They are examined on the host then.
 
     Returns:
-        The formulation, and whether nothing is left to judge when the program runs.
+        The formulation, and whether nothing is left to examine when the program runs.
 
     Raises:
         ValueError: naming the entry, constraint or matrix at fault, the amount, and the remedy.
@@ -268,14 +263,7 @@ class StartRank(NamedTuple):
 
 
 def start_rank(system: System, t, state: State, known: Declared | None = None) -> StartRank:
-    """Rank of the constraints at a start, on the host.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        state: the start.
-        known: what is declared there, where that is known.
-    """
+    """Rank of the constraints at a start, on the host; `known` is what is declared there."""
     mass, jac, phi, _ = declared(system, t, state) if known is None else known
     if len(jac) == 0 or surely_independent(jac, phi):
         return StartRank(jac.shape[0], True, mass, jac)
@@ -291,10 +279,8 @@ def _compiled(system, t, state):
 def suited(formulation, dependent: bool, rank):
     """A formulation with its solves chosen for a start.
 
-    Args:
-        formulation: whose solves may leave the choice, or the rank, to the start.
-        dependent: whether some constraints are superfluous, in any member of a batch.
-        rank: number of independent ones, in floating point; NaN at a singular position.
+    `dependent` says whether some constraints are superfluous, in any member of a batch; `rank` is
+    the number of independent ones, in floating point, NaN at a singular position.
     """
     chosen = with_solves(formulation, lambda x: x.resolved(dependent))
     ranked = lambda x: x.with_rank(jnp.asarray(rank)) if x.asks_for_rank else x  # noqa: E731
@@ -302,10 +288,7 @@ def suited(formulation, dependent: bool, rank):
 
 
 def check_assumptions(system: System, formulation, state: State, t, known: Declared | None = None):
-    """Check mass matrix and constraints at a start; `known` as of `start_rank`.
-
-    Returns:
-        The formulation with its solves chosen for that start.
+    """The formulation with its solves chosen for a start whose mass matrix and constraints suit it.
 
     Raises:
         ValueError: naming the matrix or the constraints at fault, the numbers, and the remedy.

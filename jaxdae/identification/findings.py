@@ -218,14 +218,8 @@ def autocorrelation(result) -> dict[str, tuple[float, float]]:
 
     Over all experiments, `r = sum d_k d_(k+1) / sum d_k^2` of differences in units of the noise,
     with pairs of samples of which none is missing. Independent differences have `r` near `-p / n`,
-    with a standard deviation of `1 / sqrt(pairs)`.
-
-    Args:
-        result: of `identify`.
-
-    Returns:
-        `r`, and by how many standard deviations it is off; without channels of fewer than 20 pairs
-        and those met to round-off.
+    with a standard deviation of `1 / sqrt(pairs)`. With `r` comes by how many of these it is off;
+    channels of fewer than 20 pairs and those met to round-off are left out.
     """
     found = {}
     names = {name for one in result.data for name in one if name not in result.round_off}
@@ -302,10 +296,7 @@ def at_bounds(params: PyTree, errors: np.ndarray) -> tuple[str, ...]:
 def open_directions(found: Sensitivity, names: Sequence[str], scales: np.ndarray) -> list[str]:
     """Each direction that no channel sees, in words, with as few unknowns in it as possible.
 
-    Args:
-        found: of the unknowns.
-        names: of the unknowns; the logarithm of one is called `log …`.
-        scales: size of one unit of each unknown; one for those without unit.
+    `names` are those of the unknowns, `log …` for a logarithm, `scales` the size of a unit of each.
     """
     if not found.unseen.shape[1]:
         return []
@@ -373,16 +364,9 @@ class _Place(NamedTuple):
 def singular_passages(
     task, x, made: Sequence[Readings], names: Sequence[str], experiments: Sequence[Experiment]
 ) -> tuple[SingularPassage, ...]:
-    """Singular positions that runs pass.
+    """Singular positions that runs pass with the unknowns `x`, with which they are as `made`.
 
     Between samples that are more than about a radian of the motion apart nothing is looked for.
-
-    Args:
-        task: what is fitted.
-        x: all unknowns.
-        made: what the model says there.
-        names: of the unknowns that are parameters.
-        experiments: what was measured.
     """
     found = []
     for number, run, one in task.intervals:

@@ -332,16 +332,7 @@ def _direction_name(column: np.ndarray, labels: list[str]) -> str:
 def groups_of(
     model: Model, params: Callable, trained: Any, experiments: Sequence[Experiment], channels, count
 ) -> list[list[Piece]]:
-    """Intervals of all experiments, in groups of one kind.
-
-    Args:
-        model: what explains them.
-        params: from the trained arrays to resolved parameters.
-        trained: the trained arrays to begin with.
-        experiments: what was measured.
-        channels: their names.
-        count: into how many intervals each experiment is divided.
-    """
+    """Intervals of all experiments, `count` of each, in groups of one kind."""
     groups: list[list[Piece]] = []
     for i, experiment in enumerate(experiments):
         for one in _intervals(model, params, trained, i, experiment, channels, count):

@@ -239,14 +239,7 @@ def _estimate(value: float, error: float) -> str:
 
 
 def identification(task: Task, params, ended: Ended, experiments) -> Identification:
-    """Everything that a fit says.
-
-    Args:
-        task: what was fitted.
-        params: the first guess.
-        ended: the best fit.
-        experiments: what was measured.
-    """
+    """Everything that the best fit, as it `ended`, says; `params` is the first guess."""
     fit, x = task.fit, jnp.asarray(ended.x)
     one = lambda a: jnp.asarray(a, x.dtype)[None]  # noqa: E731
     given = Data(repeated(fit.samples(), 1), one(ended.noise), one(1.0))

@@ -47,12 +47,7 @@ class Sensitivity(NamedTuple):
 def seen_columns(
     jac: Float[np.ndarray, "residuals p"], units: np.ndarray
 ) -> Bool[np.ndarray, " p"]:
-    """Which unknowns change a residual by more than round-off.
-
-    Args:
-        jac: derivatives of the residuals by the unknowns.
-        units: what changes of the unknowns are small against.
-    """
+    """Which unknowns change a residual by more than round-off; `units` are what is small for each."""
     effects = np.abs(jac).max(axis=0, initial=0.0) * units
     return effects > ROUND_OFF[jac.dtype.itemsize] * effects.max(initial=0.0)
 

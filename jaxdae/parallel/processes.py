@@ -86,11 +86,8 @@ def _entries(sections: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def share(work: Callable[[], None], kept: str) -> None:
     """Do the share of this process, and go on when all processes have done theirs.
 
-    A process whose share fails waits for the others: if it ended, JAX would end them too.
-
-    Args:
-        work: the share of this process.
-        kept: what is left if the batch ends early, in words.
+    A process whose share fails waits for the others: if it ended, JAX would end them too. `kept`
+    says what is left if the batch ends early.
 
     Raises:
         BatchError: if the share of this process fails, or that of another, or a process ended.

@@ -92,14 +92,7 @@ def place_shared(members: Members, layout: Layout) -> Members:
 def start_chunk(members: Members, layout: Layout, start: int, stop: int) -> list[Any]:
     """Start the computation of a chunk; it goes on while the host does other things.
 
-    Args:
-        members: the batch.
-        layout: how it lies on the devices.
-        start: first member.
-        stop: member after the last, at most `layout.chunk` further.
-
-    Returns:
-        Leaves of the results, as they lie on the devices.
+    Leaves of the results, as they lie on the devices, of the members from `start` to before `stop`.
     """
     mapped, counts = jax.device_put(
         (members.take(layout.places(start)), layout.counts(start, stop)),
@@ -168,16 +161,9 @@ def _is_numbers(x: Any) -> bool:
 
 
 def fingerprint(members: Members, layout: Layout) -> dict[str, Any]:
-    """What must agree for a batch to be continued, section by section.
+    """What must agree for a batch to be continued, section by section, as JSON values.
 
     How members are split over chunks, devices and processes is not among it: it changes no number.
-
-    Args:
-        members: the batch.
-        layout: how it lies on the devices; its block counts.
-
-    Returns:
-        A dictionary of JSON values.
     """
     return {
         "members": members.total,

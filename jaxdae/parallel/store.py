@@ -73,9 +73,6 @@ class Store:
     def open(self, overwrite: bool) -> list[tuple[int, int]]:
         """Make the directory ready, or see that it is one of this batch; keep others from it.
 
-        Args:
-            overwrite: whether to delete the batch in it, if there is one.
-
         Returns:
             The chunks that are finished, each the first member and the member after the last.
 
@@ -176,14 +173,7 @@ class Store:
 
 
 def result_names(shapes: PyTree) -> dict[str, Any]:
-    """Leaves of results under names that can be names of files.
-
-    Args:
-        shapes: any pytree.
-
-    Returns:
-        Its leaves in their order; a single one without a name is called "result".
-    """
+    """Leaves of results under names that can be names of files; a single one is called "result"."""
     names: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         name = re.sub(r"\W+", ".", leaf_name(path)).strip(".") or "result"

@@ -33,12 +33,9 @@ def _unnamed(function: Callable) -> Callable:
 
 
 def read_rows(trajectory: Any, function: Callable) -> Any:
-    """Anything of every saved state, NaN in rows that were not reached.
+    """`function(trajectory, t, y)` of every saved state, NaN in rows that were not reached.
 
-    Args:
-        trajectory: a run that saved states.
-        function: `function(trajectory, t, y)` of a time and the formulation's own state, floats in
-            any pytree; not one defined anew for each call.
+    It returns floats in any pytree, and is not one defined anew for each call.
     """
     return at_rows(trajectory, function, by_system=trajectory.controller is None)
 

@@ -247,9 +247,6 @@ class Drawing(NamedTuple):
 def drawing_of(run: Any) -> Drawing | None:
     """The drawing of a run at its saved rows; `None` where its system declares none.
 
-    Args:
-        run: a `Trajectory` of saved states, batches included.
-
     Warns:
         RuntimeWarning: where `System.points` fails, or positions would fill too much of memory.
     """
@@ -315,15 +312,7 @@ def _words(points: Points) -> dict[str, Any]:
 
 
 def points_of(places: np.ndarray, words: Mapping[str, Any]) -> Points:
-    """The points of a drawing again.
-
-    Args:
-        places: positions, shape `(..., k, d)`.
-        words: of `Drawing`.
-
-    Returns:
-        `Points` whose arrays have shapes `(..., d)` and `(..., corners, d)`.
-    """
+    """The points of a drawing again, from positions of shape `(..., k, d)` and its words."""
     names = words["places"]
     by_name = {name: places[..., i, :] for i, name in enumerate(names)}
     ends = np.cumsum([len(names), *words["outlines"].values()])
@@ -377,12 +366,7 @@ def write(known: Mapping[str, np.ndarray], about: About, path: str | Path) -> Pa
 def shared_times(ts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Times of all members of a batch, and which rows each has come to.
 
-    Args:
-        ts: times, `inf` in rows that were not reached, shape `(*batch, times)`.
-
-    Returns:
-        Shapes `(times,)` and `(*batch, times)`; `None` for a single run, and where members have
-        different times.
+    `None` for a single run, and where members have different times.
     """
     ts = np.asarray(ts)
     if ts.ndim < 2 or ts.size == 0:

@@ -157,9 +157,6 @@ def columns(run: Any) -> list[Column]:
     """The table of a run: labels of batch members first, then times, then quantities.
 
     Rows that were not reached are left out.
-
-    Args:
-        run: with any number of batch axes.
     """
     reached = np.isfinite(run.ts)
     parts = [*_member_columns(run, reached), Column("time", "s", run.ts[reached])]
@@ -200,18 +197,7 @@ def _with_names_of_their_own(parts: list[Column]) -> list[Column]:
 
 
 def write_csv(run: Any, path: str | Path) -> Path:
-    """Write the table of a run as text, with units in its heading and every digit.
-
-    Args:
-        run: with any number of batch axes.
-        path: the file; `~` is the home folder, folders are made.
-
-    Returns:
-        The path that was written.
-
-    Raises:
-        OSError: if it cannot be written, or names a folder; the old file is left as it is.
-    """
+    """Write the table of a run as text, for `Trajectory.to_csv`; if that fails the old file stays."""
     path = output_file(path, "run.csv")
     parts, text = columns(run), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
