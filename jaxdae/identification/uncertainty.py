@@ -47,7 +47,7 @@ class Sensitivity(NamedTuple):
 def seen_columns(
     jac: Float[np.ndarray, "residuals p"], units: np.ndarray
 ) -> Bool[np.ndarray, " p"]:
-    """Which unknowns change a residual by more than round-off; `units` are what is small for each."""
+    """Which unknowns change a residual by more than round-off, beside the `units` of each."""
     effects = np.abs(jac).max(axis=0, initial=0.0) * units
     return effects > ROUND_OFF[jac.dtype.itemsize] * effects.max(initial=0.0)
 

@@ -197,7 +197,7 @@ def _with_names_of_their_own(parts: list[Column]) -> list[Column]:
 
 
 def write_csv(run: Any, path: str | Path) -> Path:
-    """Write the table of a run as text, for `Trajectory.to_csv`; if that fails the old file stays."""
+    """Write the table of a run as text; if that fails, the old file stays."""
     path = output_file(path, "run.csv")
     parts, text = columns(run), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

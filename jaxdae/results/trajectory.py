@@ -273,20 +273,20 @@ class Trajectory(eqx.Module):
         """Multipliers `lam`, shape `(times, m+r)`; the constraint reaction is `-J^T lam`."""
         if self.about is not None:
             return self._from_file("multipliers")
-        return readings.at_rows(self, readings.multipliers, by_system=self.controller is None)
+        return readings.at_rows(self, readings.multipliers, self.controller is None)
 
     @property
     def violation(self) -> Violation:
         """Constraint residuals: `phi (times, m)` and `phi_dot (times, m+r)`."""
         if self.about is None:
-            return readings.at_rows(self, readings.violation, by_system=True)
+            return readings.at_rows(self, readings.violation, True)
         return Violation(self._from_file("phi"), self._from_file("phi_dot"))
 
     @property
     def jacobian(self) -> Float[Array, "*batch times c n"]:
         """Constraint Jacobians, shape `(times, m+r, n)`."""
         self._check_computable("jacobian")
-        return readings.at_rows(self, readings.jacobian, by_system=True)
+        return readings.at_rows(self, readings.jacobian, True)
 
     @property
     def constraint_rank(self) -> Float[Array, "*batch times"]:
