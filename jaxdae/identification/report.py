@@ -1,7 +1,7 @@
 """What `identify` returns: parameters, how well they are known, what is left of the data."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -162,18 +162,18 @@ class Identification:
         """
         from scipy.special import chdtrc
 
-        if self.estimated_noise or self.degrees_of_freedom <= 0:
-            return float("nan")
-        return float(chdtrc(self.degrees_of_freedom, self.chi_square))
+        return self._tail(chdtrc)
 
     @property
     def probability_below(self) -> float:
         """Probability of a smaller chi-square, as `probability`: tiny where noise is overstated."""
         from scipy.special import chdtr
 
-        if self.estimated_noise or self.degrees_of_freedom <= 0:
-            return float("nan")
-        return float(chdtr(self.degrees_of_freedom, self.chi_square))
+        return self._tail(chdtr)
+
+    def _tail(self, distribution: Callable) -> float:
+        known = not self.estimated_noise and self.degrees_of_freedom > 0
+        return float(distribution(self.degrees_of_freedom, self.chi_square)) if known else np.nan
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -310,19 +310,18 @@ def _passages(task: Task, x, names, experiments) -> tuple[SingularPassage, ...]:
 
 
 def _moved(starts: Mapping[int, State], experiments: Sequence[Experiment]) -> dict[str, float]:
-    """How far starts that are known were brought to the constraints, by experiment."""
-    return {
-        label(i, experiment): _change(experiment.start, starts[i])
-        for i, experiment in enumerate(experiments)
-        if isinstance(experiment.start, State)
-    }
-
-
-def _change(one: State, other: State) -> float:
-    """Largest change of coordinates or velocities, as a part of their largest."""
-    pairs = ((np.asarray(a), np.asarray(b)) for a, b in ((one.q, other.q), (one.v, other.v)))
-    change = lambda a, b: np.abs(b - a).max(initial=0.0) / (np.abs(a).max(initial=0.0) or 1.0)  # noqa: E731
-    return float(max(change(*x) for x in pairs))
+    """How far known starts were brought to the constraints: largest change, by their largest."""
+    found = {}
+    for i, experiment in enumerate(experiments):
+        if isinstance(experiment.start, State):
+            before, after = (
+                (np.asarray(x.q), np.asarray(x.v)) for x in (experiment.start, starts[i])
+            )
+            found[label(i, experiment)] = max(
+                float(np.abs(b - a).max(initial=0.0) / (np.abs(a).max(initial=0.0) or 1.0))
+                for a, b in zip(before, after, strict=True)
+            )
+    return found
 
 
 def _stop_reason(ended: Ended) -> str:

@@ -280,23 +280,16 @@ def _warn(reason: str) -> None:
 
 def _points_and_rates(run: Any, t, y):
     """Positions and their velocities, as two trees of one structure; `(None, None)` for none."""
-    state = readings.state_of(run, t, y)
-    return _moving(run.system, t, state.q, state.v)
+    state, system = readings.state_of(run, t, y), run.system
+    # Constants among places may be integers, which have no rates.
+    in_floats = lambda tree, q: jax.tree.map(lambda x: jnp.asarray(x, q.dtype), tree)  # noqa: E731
+    points = lambda t, q: in_floats(system.points(t, q), q)  # noqa: E731
+    return jax.jvp(points, (t, state.q), along_motion(system, t, state.q, state.v))
 
 
-def _moving(system: Any, t, q, v):
-    points = lambda t, q: _in_floats(system.points(t, q), q.dtype)  # noqa: E731
-    return jax.jvp(points, (t, q), along_motion(system, t, q, v))
-
-
-def _in_floats(tree: Any, dtype: Any) -> Any:
-    """Constants among places may be integers, which have no rates."""
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)
-
-
-def _joined(points: Points, rows: int, xp: Any = np) -> Any:
-    places = [xp.expand_dims(x, rows) for x in points.places.values()]
-    return xp.concatenate([*places, *points.outlines.values()], axis=rows)
+def _joined(points: Points, rows: int) -> np.ndarray:
+    places = [np.expand_dims(x, rows) for x in points.places.values()]
+    return np.concatenate([*places, *points.outlines.values()], axis=rows)
 
 
 def _words(points: Points) -> dict[str, Any]:
