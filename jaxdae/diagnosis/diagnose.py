@@ -88,15 +88,15 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         v = in_blocks(partial(_rates_block, system), BLOCK, ts, state.q, state.v)
         rates = SimpleNamespace(q=state.q, v=v)
     passed = passages_along(system, formulation, ts, rates, survey.jac, AROUND)
-    balance = _of_energy(formulation, watched, survey)
+    balanced, unbalanced = _of_energy(formulation, watched, survey)
     # The tolerance and the balance of energy vouch for a run that stayed on its branch.
     exact = watched.tolerance is not None and formulation.capabilities.weight is None
-    vouched = exact and balance.holds
+    vouched = exact and balanced
     if formulation.capabilities.enforces_constraints:
         found.append(incompatibility(system, ts, rates, survey.jac, survey.residual))
     found += [
         _of_positions(system, formulation, ts, rates, survey.jac, passed, vouched=vouched),
-        balance.finding,
+        unbalanced,
         growth_along(*problem.parts, ts, state),
     ]
     change = np.abs(survey.energy - survey.energy[0]).max()
@@ -327,20 +327,13 @@ def balance_is_known(formulation, work) -> bool:
     return work is not None or formulation.capabilities.enforces_constraints
 
 
-class _Balance(NamedTuple):
-    """Whether the balance of energy is known to hold, and what is wrong with it."""
-
-    holds: bool
-    finding: Finding | None = None
-
-
-def _of_energy(formulation, watched: Watched, rows: Row) -> _Balance:
-    """The balance of energy along a run."""
+def _of_energy(formulation, watched: Watched, rows: Row) -> tuple[bool, Finding | None]:
+    """Whether the balance of energy is known to hold along a run, and what is wrong with it."""
     if not balance_is_known(formulation, watched.work):
-        return _Balance(holds=False)
+        return False, None
     error, quadrature = energy_deviation(np, np.asarray(watched.ts), rows, watched.work)
     if not np.isfinite(error):
-        return _Balance(holds=False)
+        return False, None
     moved = np.abs(rows.energy - rows.potential).max() + np.ptp(rows.potential)
     scale = float(max(moved, _REST * np.abs(rows.potential).max()))
     exact = watched.tolerance is not None and formulation.capabilities.weight is None
@@ -352,11 +345,11 @@ def _of_energy(formulation, watched: Watched, rows: Row) -> _Balance:
     displaced = float(rows.slope.max()) * watched.steps * (watched.tolerance or least)
     explained = part * scale + displaced
     if error <= explained + 2 * float(quadrature):
-        return _Balance(holds=True)
+        return True, None
     message = (
         f"the energy balance is off by {float(error):.3g} J, {100 * float(error) / scale:.3g} % of "
         f"the {scale:.3g} J that the motion exchanges; its tolerance and steps explain up to "
         f"{explained:.2g} J. Take a smaller tolerance or step; at singular positions use "
         "Multipliers(..., solve=SingularityRobust()); see plot_energy(run, work=True)."
     )
-    return _Balance(holds=False, finding=Finding(message, float(error)))
+    return False, Finding(message, float(error))

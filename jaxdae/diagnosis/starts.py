@@ -29,7 +29,6 @@ from jaxdae.systems.checks import check_finite, check_tolerance, is_concrete, is
 from jaxdae.systems.independence import (
     constraint_rank,
     involved,
-    Look,
     look,
     surely_independent,
 )
@@ -88,8 +87,7 @@ def suited_to_start(
     if ranks is None:
         return formulation, False
     chosen = suited(formulation, *ranks)
-    assumed = chosen.capabilities
-    return chosen, not (ranks.dependent and assumed.independent_constraints)
+    return chosen, not (ranks[0] and chosen.capabilities.independent_constraints)
 
 
 def _values(tree):
@@ -145,18 +143,6 @@ def _check_consistent(system, state, t, residual, tolerance: float) -> None:
             )
 
 
-class MemberRanks(NamedTuple):
-    """Ranks of the constraints at the starts of a batch.
-
-    Args:
-        dependent: whether some of any member are superfluous.
-        rank: of each, with its axes in `jax.vmap`; NaN at a singular position.
-    """
-
-    dependent: bool
-    rank: Any
-
-
 class _UnknownError(Exception):
     """The numbers of a batch are not known: it is part of a compiled program."""
 
@@ -176,17 +162,13 @@ class _Judge:
         # A start that is no number fails by itself.
         finite = np.isfinite(result.jac).all(axis=(1, 2))
         ranks = np.full(finite.size, result.jac.shape[1], result.jac.dtype)
-        if not all(surely_independent(*x) for x in _doubtful(result, finite)):
+        # Members whose bounds do not show that their constraints are independent.
+        doubtful = zip(*(x[finite & ~result.bounds_suffice()] for x in result[:2]), strict=True)
+        if not all(surely_independent(*x) for x in doubtful):
             closer = jax.tree.map(flat, _each(constraint_rank, *values))
             ranks = np.where(finite & closer.regular, closer.rank, np.where(finite, np.nan, ranks))
         self.dependent = not (ranks == result.jac.shape[1]).all()
         return ranks.reshape(batch.sizes)
-
-
-def _doubtful(result: Look, finite):
-    """Members whose bounds do not show that their constraints are independent."""
-    chosen = np.flatnonzero(finite & ~result.bounds_suffice())
-    return zip(result.jac[chosen], result.phi[chosen], strict=True)
 
 
 _judge = jex.Primitive("judge_starts")
@@ -212,8 +194,8 @@ def _judge_batch(arrays, axes, *, judge: _Judge, batch: Batch):
 batching.primitive_batchers[_judge] = _judge_batch
 
 
-def _ranks_of_members(start: Start) -> MemberRanks | None:
-    """Ranks at the starts of a batch whose numbers are known, else `None`.
+def _ranks_of_members(start: Start) -> tuple[bool, Any] | None:
+    """Whether starts of a batch are dependent, and their ranks; `None` where numbers are not known.
 
     Inside of `jax.vmap` a value is hidden; the batching rule of a primitive sees all of them.
     """
@@ -225,7 +207,7 @@ def _ranks_of_members(start: Start) -> MemberRanks | None:
         rank = _judge.bind(*leaves, judge=judge, batch=Batch((), ((),) * len(leaves)))
     except _UnknownError:
         return None
-    return MemberRanks(judge.dependent, rank)
+    return judge.dependent, rank
 
 
 @jit

@@ -7,21 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from helpers.stored_runs import stored
-from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory
-from jaxdae.models import CartesianPendulum
+from helpers.stored_runs import released, stored
+from jaxdae import Trajectory
 from jaxdae.plotting import plot_energy, plot_histories, plot_violation
 from jaxdae.results.tables import axis_labels
-from jaxdae.solvers import RK4
 
 
 def _release(length, angle):
-    system = CartesianPendulum(length=length)
-    state = State(*system.released_from(angle))
-    formulation = Multipliers(Baumgarte(10.0, 25.0))
-    return simulate(
-        system, formulation, state, t1=0.5, dt=0.125, solver=RK4(), throw=False, work=True
-    )
+    return released(length, angle, throw=False, work=True)
 
 
 LENGTHS, ANGLES = np.array([0.5, 1.5]), np.array([0.3, 1.0, 2.0])
