@@ -416,7 +416,7 @@ def _of_run(task, x, given, rows, names) -> SingularPassage | None:
 
 def _place(system, passage: Passage, ts, states: State) -> _Place:
     """Where a run passes a singular position."""
-    i = np.clip(np.searchsorted(ts, passage.time) - 1, 0, ts.size - 2)[None]
+    i = np.atleast_1d(np.clip(np.searchsorted(ts, passage.time) - 1, 0, ts.size - 2))
     s = (passage.time - ts[i])[:, None] / (ts[i + 1] - ts[i])[:, None]
     _, q, _ = curve(np, ts, states.q, states.v, i, s)
     rows = jax.jacfwd(system.position_constraints, argnums=1)
