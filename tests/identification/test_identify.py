@@ -127,7 +127,6 @@ BAD = {
     "text": (lambda: Measurement("abc"), "must be a vector of real numbers"),
     "infinite": (lambda: Measurement([1.0, np.inf]), "value 1 is infinite; write NaN"),
     "no noise": (lambda: Measurement([1.0], 0.0), "sigma is 0, must be > 0"),
-    "negative noise": (lambda: Measurement([1.0], -0.1), "sigma is -0.1, must be > 0"),
     "shape of noise": (lambda: Measurement([1.0, 2.0], [1.0] * 3), r"sigma has shape \(3,\) for 2"),
     "fewer samples": (
         lambda: Experiment(TIMES[:9], {"place": GOOD}, START), "50 samples at 9 times",
