@@ -143,9 +143,7 @@ def _passages(trajectory: Any) -> list[passages.Passage]:
     rows = between_rows.rows_of(trajectory)
     if rows is None or rows.ts.size < 2:
         return []
-    from jaxdae.diagnosis.diagnostics import passages_along
-
-    found, _ = passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)
+    found, _ = passages.passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)
     return found
 
 

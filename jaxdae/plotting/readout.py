@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdae.results.naming import (
+from jaxdae.results.tables import (
     common_unit as common_unit,
     label_field as label_field,
     per_second as per_second,

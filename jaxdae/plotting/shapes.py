@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxdae.plotting import between_rows, readout
 from jaxdae.plotting.between_rows import Moving
-from jaxdae.results.about import PLACES, RATES
-from jaxdae.results.drawing import points_of
+from jaxdae.results.stored import PLACES, points_of, RATES
 from jaxdae.systems import Points, System
 
 

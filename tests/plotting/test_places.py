@@ -17,8 +17,12 @@ from jaxdae.plotting import save_figure
         ("file/run.npz", NotADirectoryError, r"its folder '.*file' leads through a file"),
         ("file/deep/run", NotADirectoryError, r"its folder '.*deep' leads through a file"),
         ("closed/run", PermissionError, r"its folder '.*closed' may not be written: '.*run'"),
-        ("run.csv", ValueError, r"writes \.npz files, not .*; for that kind: run\.to_csv\(path\)"),
-        ("run.NC", ValueError, r"run\.to_xarray\(\)\.to_netcdf\(path\)"),
+        (
+            "run.csv",
+            ValueError,
+            r"writes \.npz files, not .*; other kinds are .* run\.to_csv",
+        ),
+        ("run.NC", ValueError, r"other kinds are .* run\.to_xarray"),
     ],
 )
 def test_places_where_no_run_can_be_saved(tmp_path, monkeypatch, name, error, words):
