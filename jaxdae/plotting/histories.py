@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxdae.diagnosis import passages
-from jaxdae.plotting import between_rows, readout, style
+from jaxdae.plotting import readout, style
 
 # Beside curves this many times larger one is flat, and has a panel of its own.
 _FLAT = 30.0
@@ -109,17 +109,17 @@ def _by_size(columns: np.ndarray) -> list[list[int]]:
 def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np.ndarray]:
     """Times and values to draw: of few rows Hermite's cubics through `q` with the slopes `v`."""
     on_curves = quantity == "q" or (quantity == "v" and readout.velocities_are_rates(trajectory))
-    rows = between_rows.rows_of(trajectory) if on_curves else None
+    rows = readout.moving(trajectory) if on_curves else None
     if rows is None:
         return readout.times(trajectory), readout.rows(trajectory, values)
-    fine = between_rows.finely(rows)
+    fine = readout.finely(rows)
     # In the run's own precision, by which round-off is judged.
     return fine.ts, (fine.q if quantity == "q" else fine.v).astype(np.asarray(values).dtype)
 
 
 def _too_few_rows(trajectory: Any, ts: np.ndarray) -> str | None:
     """What to say where rows do not show the motion, or a run took more steps than it has rows."""
-    rows = between_rows.rows_of(trajectory) if is_run(trajectory) else None
+    rows = readout.moving(trajectory) if is_run(trajectory) else None
     if rows is not None:
         long = int((~passages.resolved(np, *rows)).sum()) if rows.ts.size > 1 else 0
         what = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
@@ -140,7 +140,7 @@ def _passages(trajectory: Any) -> list[passages.Passage]:
     """Near-singular positions that a run passed, as far as that can be computed."""
     if not is_run(trajectory):
         return []
-    rows = between_rows.rows_of(trajectory)
+    rows = readout.moving(trajectory)
     if rows is None or rows.ts.size < 2:
         return []
     from jaxdae.diagnosis.diagnostics import passages_along

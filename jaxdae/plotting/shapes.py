@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.plotting import between_rows, readout
-from jaxdae.plotting.between_rows import Moving
+from jaxdae.plotting import readout
+from jaxdae.plotting.readout import Moving
 from jaxdae.results.about import PLACES, RATES
 from jaxdae.results.drawing import points_of
 from jaxdae.systems import Points, System
@@ -110,7 +110,7 @@ def along(trajectory: Any, ts: np.ndarray | None = None) -> Shapes:
     system, rows = getattr(trajectory, "system", None), _rows(trajectory)
     words = None if system is not None else _drawing(trajectory)
     rows = rows if words is None else _drawn_rows(trajectory)
-    moving = between_rows.finely(rows) if ts is None else between_rows.at(rows, _within(rows, ts))
+    moving = readout.finely(rows) if ts is None else readout.at(rows, _within(rows, ts))
     if words is None:
         points = _points(system, moving)
     else:
@@ -163,7 +163,7 @@ def _rows(trajectory: Any) -> Moving:
     ts = readout.times(trajectory)
     if ts.size == 0:
         raise ValueError("the run failed before its first row: there is no position to draw.")
-    rows = between_rows.rows_of(trajectory)
+    rows = readout.moving(trajectory)
     if rows is not None:
         return rows
     raise ValueError(
