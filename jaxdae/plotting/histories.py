@@ -215,7 +215,7 @@ def plot_histories(
         ax.set_ylabel(panel.heading)
         if panel.names:
             style.draw_lines(ax, panel.ts, panel.columns, panel.names)
-            limits = style.limits_of_round_off(panel.columns)
+            limits = style.limits_of_constant(panel.columns)
             if limits is not None:
                 ax.set_ylim(*limits)
             if panel.small:

@@ -1,8 +1,6 @@
 """Films: their frames, durations, formats, and what is refused."""
 
-import base64
 import io
-import json
 import re
 import shutil
 
@@ -44,19 +42,6 @@ def test_a_slow_film_has_more_frames(tmp_path):
     run = turning_run()
     slow = animate(run, tmp_path / "rod.gif", speed=0.5, **SMALL)
     assert len(durations(slow)) == 9
-
-
-def test_a_page_holds_every_frame_and_nothing_from_outside(tmp_path):
-    path = animate(turning_run(), tmp_path / "rod.html", title="<rod> & wheel", **SMALL)
-    page = path.read_text()
-    assert "<title>&lt;rod&gt; &amp; wheel</title>" in page
-    urls = json.loads(re.findall(r"const frames = (\[.*?\])", page)[0])
-    images = [Image.open(io.BytesIO(base64.b64decode(x.split(",")[1]))) for x in urls]
-    assert [x.size for x in images] == [images[0].size] * 5
-    assert images[0].size[0] == 120
-    assert re.findall(r"https?://", page) == []
-    assert 'max="4"' in page
-    assert "delay = 500" in page
 
 
 def film(run, **more):
@@ -174,9 +159,9 @@ def test_what_no_film_can_be_is_refused(tmp_path, more, message):
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("name", ["rod.avi", "rod", "rod.png"])
+@pytest.mark.parametrize("name", ["rod.avi", "rod", "rod.html"])
 def test_other_suffixes_are_refused(tmp_path, name):
-    with pytest.raises(ValueError, match=r"suffix must be one of \.gif, \.html, \.mp4\."):
+    with pytest.raises(ValueError, match=r"one of \.gif, \.mp4; a page \.html is"):
         animate(turning_run(), tmp_path / name)
 
 
@@ -194,7 +179,7 @@ def test_mp4_is_written_by_ffmpeg_or_says_that_it_is_missing(tmp_path, monkeypat
         path = animate(turning_run(), tmp_path / "rod.mp4", **SMALL)
         assert path.read_bytes()[4:8] == b"ftyp"
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(RuntimeError, match=r"rod\.mp4' needs the program ffmpeg, .* \.gif or"):
+    with pytest.raises(RuntimeError, match=r"rod\.mp4' needs the program ffmpeg, .* write \.gif"):
         animate(turning_run(), tmp_path / "rod.mp4")
 
 
