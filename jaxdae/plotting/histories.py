@@ -117,36 +117,33 @@ def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np
     return fine.ts, (fine.q if quantity == "q" else fine.v).astype(np.asarray(values).dtype)
 
 
-def _too_few_rows(trajectory: Any, ts: np.ndarray) -> str | None:
-    """What to say where rows do not show the motion, or a run took more steps than it has rows."""
-    rows = readout.moving(trajectory) if is_run(trajectory) else None
-    if rows is not None:
-        long = int((~passages.resolved(np, *rows)).sum()) if rows.ts.size > 1 else 0
-        what = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
-        return f"{what}; save more rows" if long else None
-    stats = getattr(trajectory, "stats", None) or {}
-    steps = int(np.asarray(stats.get("num_steps", 0)))
-    if steps <= ts.size:
-        return None
-    return f"{ts.size} rows of a run of {steps} steps: motions between rows may be missing"
-
-
-def is_run(trajectory: Any) -> bool:
+def _is_run(trajectory: Any) -> bool:
     """Whether it is a run that can still be computed with, not one read from a file."""
     return getattr(trajectory, "formulation", None) is not None
 
 
+def _too_few_rows(trajectory: Any) -> str | None:
+    """What to say where rows do not show the motion, or a run took more steps than it has rows."""
+    rows = readout.moving(trajectory) if _is_run(trajectory) else None
+    if rows is not None:
+        long = int((~passages.resolved(np, *rows)).sum()) if rows.ts.size > 1 else 0
+        what = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
+        return f"{what}; save more rows" if long else None
+    steps = int(np.asarray((getattr(trajectory, "stats", None) or {}).get("num_steps", 0)))
+    count = readout.times(trajectory).size
+    if steps <= count:
+        return None
+    return f"{count} rows of a run of {steps} steps: motions between rows may be missing"
+
+
 def _passages(trajectory: Any) -> list[passages.Passage]:
     """Near-singular positions that a run passed, as far as that can be computed."""
-    if not is_run(trajectory):
-        return []
-    rows = readout.moving(trajectory)
+    rows = readout.moving(trajectory) if _is_run(trajectory) else None
     if rows is None or rows.ts.size < 2:
         return []
     from jaxdae.diagnosis.diagnostics import passages_along
 
-    found, _ = passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)
-    return found
+    return passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)[0]
 
 
 def _mark_passages(axes: np.ndarray, found: list[passages.Passage]) -> None:
@@ -204,11 +201,9 @@ def plot_histories(
             f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
             f"choose from {', '.join(map(repr, QUANTITIES))}"
         )
-    ts = readout.times(trajectory)
-    labels = readout.get_labels(trajectory, labels)
+    few, labels = _too_few_rows(trajectory), readout.get_labels(trajectory, labels)
     panels = [panel for quantity in quantities for panel in panels_of(trajectory, labels, quantity)]
     figure, axes = style.new_axes(len(panels), title=title)
-    few = _too_few_rows(trajectory, ts)
     if few is not None:
         axes.flat[0].set_title(few, fontsize="small", color=style.QUIET, loc="left")
     for ax, panel in zip(axes.flat, panels, strict=True):
