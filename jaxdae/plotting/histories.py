@@ -124,13 +124,13 @@ def _is_run(trajectory: Any) -> bool:
 
 def _too_few_rows(trajectory: Any) -> str | None:
     """What to say where rows do not show the motion, or a run took more steps than it has rows."""
+    count = readout.times(trajectory).size
     rows = readout.moving(trajectory) if _is_run(trajectory) else None
     if rows is not None:
         long = int((~passages.resolved(np, *rows)).sum()) if rows.ts.size > 1 else 0
         what = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
         return f"{what}; save more rows" if long else None
     steps = int(np.asarray((getattr(trajectory, "stats", None) or {}).get("num_steps", 0)))
-    count = readout.times(trajectory).size
     if steps <= count:
         return None
     return f"{count} rows of a run of {steps} steps: motions between rows may be missing"
