@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.figures import legend, line, stub, texts, TIMES, xy, ylabels
-from jaxdae.plotting import (
-    plot_comparison,
-    plot_energy,
-    plot_histories,
-    plot_violation,
-)
+from jaxdae.plotting import plot_comparison, plot_energy, plot_histories, plot_violation
 
 
 def test_violation_is_drawn_on_logarithmic_axes_with_units():
