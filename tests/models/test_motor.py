@@ -148,26 +148,6 @@ def test_one_lagrangian_and_actuator_give_the_same_motion_torques_and_powers():
     np.testing.assert_allclose(one.q[:, 0], passed, atol=1e-11)
 
 
-@pytest.mark.slow
-def test_energies_and_works_differ_by_the_circuits():
-    """Each form balances by itself; between them lie magnetic energy, heat, and the source."""
-    charge, current = both(frequency=20.0)
-    one, other = (run(drive) for drive in (charge, current))
-    for sol in (one, other):
-        gained = sum(np.asarray(part) for part in sol.work)
-        np.testing.assert_allclose(sol.energy - sol.energy[0], gained, atol=1e-11)
-        # Time-invariant ideal constraints.
-        np.testing.assert_allclose(sol.work.constraint, 0.0, atol=1e-11)
-    magnetic = charge.magnetic_energy(one.v[:, 0])
-    np.testing.assert_allclose(one.energy - magnetic, other.energy, atol=1e-11)
-    # What source and resistance and loss leave goes to the coil and to the shaft.
-    heat = one.work.dissipation - other.work.dissipation
-    electrical = one.work.force - other.work.force + heat
-    np.testing.assert_allclose(electrical, magnetic - magnetic[0], atol=1e-11)
-    assert heat[-1] < -1e-2
-    assert np.abs(magnetic).max() > 1e-5
-
-
 @eqx.filter_jit
 def _flow(drive, formulation, state, u=None):
     y = formulation.init(drive, 0.0, state)

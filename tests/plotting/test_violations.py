@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.figures import legend, line, stub, texts, TIMES, xy, ylabels
-from jaxdae.plotting import plot_comparison, plot_energy, plot_histories, plot_violation
+from jaxdae.plotting import plot_comparison, plot_energy, plot_violation
 
 
 def test_violation_is_drawn_on_logarithmic_axes_with_units():
@@ -22,11 +22,6 @@ def test_violation_of_one_run_shows_the_norm_and_each_constraint():
     np.testing.assert_allclose(xy(figure.axes[0], "norm")[1], 5 * np.exp(-TIMES), rtol=1e-15)
     np.testing.assert_allclose(xy(figure.axes[1], "norm")[1], 10 * np.exp(-2 * TIMES), rtol=1e-15)
     np.testing.assert_array_equal(xy(figure.axes[0], "rail")[1], 4 * np.exp(-TIMES))
-
-
-def test_violation_of_several_runs_shows_one_norm_each():
-    figure = plot_violation({"a": stub(), "b": stub(scale=0.1)})
-    assert legend(figure.axes[0]) == ["a (max 5.0e+00)", "b (max 5.0e-01)"]
 
 
 def test_a_norm_over_mixed_units_claims_none():
@@ -47,12 +42,6 @@ def test_a_system_without_constraints_gets_a_remark_instead_of_lines():
     figure = plot_violation(stub(m=0))
     assert [texts(ax) for ax in figure.axes] == [["no constraints"]]
     assert [ax.get_lines()[:] for ax in figure.axes] == [[]]
-
-
-def test_the_rate_of_a_charge_is_a_current():
-    charge = SimpleNamespace(coordinates=("charge", "angle"), units=("C", "rad"))
-    figure = plot_histories(stub(), labels=charge, quantities=["v"])
-    assert ylabels(figure) == ["velocities v [A]", "velocities v [rad/s]"]
 
 
 def test_exact_zeros_are_left_out_and_said_to_be_zero():
