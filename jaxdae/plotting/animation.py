@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.animation import FFMpegWriter
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
-from tqdm import tqdm
 
 from jaxdae.files import naming, output_file, replace_file
 from jaxdae.plotting import readout, shapes
@@ -189,7 +188,6 @@ def animate(
     names: bool = True,
     plane: str | None = None,
     title: str | None = None,
-    progress: bool = False,
 ) -> Path:
     """Write a film of a mechanism in motion.
 
@@ -212,7 +210,6 @@ def animate(
         names: write the names of points beside them.
         plane: two of `"xyz"`, onto which a mechanism in space is projected.
         title: heading of all frames.
-        progress: show a bar.
 
     Returns:
         The file that was written.
@@ -241,26 +238,24 @@ def animate(
     frames = timing(first, last, fps=fps, speed=speed)
     film = Film(trajectory, frames, names=names, plane=plane, title=title, width=width)
     path = output_file(path, "motion.gif")
-    steps = tqdm(range(len(film)), desc=path.name, unit="frame", disable=not progress)
-    data = write(film, steps)
-    replace_file(path, data)
+    replace_file(path, write(film))
     return path
 
 
-def _gif(film: Film, steps: Any) -> bytes:
-    images = with_palette([film.image(i) for i in steps])
+def _gif(film: Film) -> bytes:
+    images = with_palette([film.image(i) for i in range(len(film))])
     delays = [round(1000 * film.timing.delay)] * (len(images) - 1) + [round(1000 * _PAUSE)]
     more, buffer = {"append_images": images[1:], "duration": delays, "loop": 0}, io.BytesIO()
     images[0].save(buffer, "gif", save_all=True, **more)
     return buffer.getvalue()
 
 
-def _mp4(film: Film, steps: Any) -> bytes:
+def _mp4(film: Film) -> bytes:
     writer = FFMpegWriter(fps=1.0 / film.timing.delay)  # pyright: ignore[reportArgumentType]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "film.mp4"
         writer.setup(film.figure, str(file), dpi=film.figure.dpi)
-        for i in steps:
+        for i in range(len(film)):
             film.show(i)
             writer.grab_frame()
         with naming(file):

@@ -149,10 +149,3 @@ def test_mp4_is_written_by_ffmpeg_or_says_that_it_is_missing(tmp_path, monkeypat
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RuntimeError, match=r"rod\.mp4' needs the program ffmpeg, .* write \.gif"):
         animate(turning_run(), tmp_path / "rod.mp4")
-
-
-def test_progress_is_shown_when_asked_for(tmp_path, capfd):
-    animate(turning_run(), tmp_path / "rod.gif", **SMALL)
-    assert capfd.readouterr().err == ""
-    animate(turning_run(), tmp_path / "rod.gif", progress=True, **SMALL)
-    assert "rod.gif: 100%" in capfd.readouterr().err

@@ -13,6 +13,7 @@ from jaxdae.plotting import (
     plot_comparison,
     plot_energy,
     plot_histories,
+    plot_roots,
     plot_series,
     plot_tuning,
     plot_violation,
@@ -95,22 +96,6 @@ def test_a_quantity_the_system_does_not_have_is_said_to_be_none(quantity):
     assert texts(figure.axes[0]) == ["none"]
 
 
-@pytest.mark.parametrize(
-    ("quantities", "named"), [(["q", "acceleration"], "acceleration"), ([], "")]
-)
-def test_an_unknown_quantity_is_refused(quantities, named):
-    with pytest.raises(ValueError, match=rf"cannot draw .*{named}.*choose from 'q', 'v'"):
-        plot_histories(stub(), quantities=quantities)
-
-
-def test_a_batch_is_refused_with_the_remedy():
-    run = stub()
-    run.ts = np.stack([TIMES, TIMES])
-    run.q = np.zeros((2, TIMES.size, 2))
-    with pytest.raises(ValueError, match=r"ts has shape \(2, 9\); pick one of the batch"):
-        plot_histories(run)
-
-
 def test_a_failed_run_ends_at_a_marked_time():
     figure = plot_histories(stub(failed=True))
     for ax in figure.axes:
@@ -176,12 +161,6 @@ def test_several_starts_have_a_line_each():
     assert legend(plot_tuning({"loss": np.ones((4, 2))}).axes[0]) == ["start 1", "start 2"]
 
 
-@pytest.mark.parametrize("history", [{}, {"loss": []}])
-def test_a_history_without_a_loss_is_refused(history):
-    with pytest.raises(ValueError, match="no loss to draw"):
-        plot_tuning(history)
-
-
 def test_series_have_a_panel_each_with_its_scale():
     sigma = np.stack([1.0 + TIMES, 2.0 - 0.5 * TIMES], axis=1)
     panels = {"singular values": sigma, "distance [m]": {"to the boundary": 1.5 - TIMES}}
@@ -203,18 +182,6 @@ def test_series_leave_out_rows_without_a_finite_time():
     run = stub(failed=True)
     ax = plot_series(run.ts, {"r": {"r": run.q[:, 0]}}).axes[0]
     np.testing.assert_array_equal(xy(ax, "r")[0], TIMES[TIMES <= FAILURE_TIME])
-
-
-def test_a_series_of_another_length_is_refused():
-    with pytest.raises(
-        ValueError, match=r"'a' has values of shape \(3,\) at times of shape \(9,\)"
-    ):
-        plot_series(TIMES, {"a": np.zeros(3)})
-
-
-def test_a_logarithmic_panel_must_exist():
-    with pytest.raises(ValueError, match=r"no panel is called \['b'\]; there are: \['a'\]"):
-        plot_series(TIMES, {"a": TIMES}, log=["b"])
 
 
 def test_saving_makes_the_folders_and_the_suffix(tmp_path):
@@ -288,3 +255,38 @@ def test_the_first_change_after_the_start_does_not_take_the_axis():
     axis = plot_energy(run).axes[1]
     assert axis.get_ylim()[0] > 1e-7
     assert any("start below the axis" in text.get_text() for text in axis.texts)
+
+
+def test_every_root_is_drawn_where_it_lies():
+    sets = {"open": [0.5, -1 + 2j, -1 - 2j], "closed": [-1e4, -0.4]}
+    ax = plot_roots(sets, title="roots").axes[0]
+    for artist, (name, roots) in zip(ax.collections, sets.items(), strict=False):
+        assert artist.get_label() == name
+        np.testing.assert_allclose(np.asarray(artist.get_offsets()) @ [1, 1j], roots)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("symlog", "linear")
+    assert ax.get_xlabel() == "real part [1/s]"
+    assert ax.get_ylabel() == "imaginary part [1/s]"
+    assert ax.get_xlim()[1] > 0.5
+
+
+BATCH = SimpleNamespace(ts=np.stack([TIMES, TIMES]), q=np.zeros((2, TIMES.size, 2)))
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: plot_histories(stub(), quantities=["q", "x"]), "cannot draw .*x.*choose from 'q'"),
+        (lambda: plot_histories(stub(), quantities=[]), "cannot draw .*choose from 'q', 'v'"),
+        (lambda: plot_histories(BATCH), r"ts has shape \(2, 9\); pick one of the batch"),
+        (lambda: plot_violation({}), "mapping of trajectories is empty"),
+        (lambda: plot_tuning({"loss": []}), "no loss to draw"),
+        (lambda: plot_series(TIMES, {}), "no panels to draw"),
+        (lambda: plot_series(TIMES, {"a": np.zeros(3)}), r"shape \(3,\) at times of shape \(9,\)"),
+        (lambda: plot_series(TIMES, {"a": TIMES}, log=["b"]), r"no panel is called \['b'\]; there"),
+        (lambda: plot_roots({"none": []}), "no roots to draw"),
+        (lambda: plot_roots({"lost": [np.nan]}), "not finite"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw, message):
+    with pytest.raises(ValueError, match=message):
+        draw()

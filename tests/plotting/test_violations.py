@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from helpers.figures import legend, line, stub, texts, TIMES, xy, ylabels
 from jaxdae.plotting import plot_comparison, plot_energy, plot_violation
@@ -48,11 +47,6 @@ def test_exact_zeros_are_left_out_and_said_to_be_zero():
     ax = plot_violation(stub(scale=0.0, m=1)).axes[0]
     assert legend(ax) == ["exactly zero"]
     assert np.isnan(xy(ax, "exactly zero")[1]).all()
-
-
-def test_an_empty_mapping_is_refused():
-    with pytest.raises(ValueError, match="mapping of trajectories is empty"):
-        plot_violation({})
 
 
 def test_energy_shows_its_parts_and_the_drift_on_a_logarithmic_axis():
