@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxdae.diagnosis import passages
 from jaxdae.plotting import readout, style
-from jaxdae.plotting.histories import QUANTITIES
+from jaxdae.plotting.histories import names_and_units, QUANTITIES
 
 # Bands from the outside in, and the median.
 _BANDS = ((0.05, 0.95, 0.18), (0.25, 0.75, 0.35))
@@ -225,10 +225,8 @@ def _panels(run: Any, members: _Members, labels: Any, quantity: str) -> list[_Pa
     if quantity in _HEADINGS:
         size = np.linalg.norm(columns, axis=-1)
         return [members.panel(_HEADINGS[quantity], size, logarithmic=True)]
-    names, units = QUANTITIES[quantity][1](labels, columns.shape[-1])
+    names, units = names_and_units(run, labels, quantity, columns.shape[-1])
     rates = readout.velocities_are_rates(run)
-    if quantity == "v" and not rates:
-        names, units = readout.own_velocities(columns.shape[-1])
     headings = [
         readout.with_unit(f"λ of {name}" if quantity == "multipliers" else name, unit)
         for name, unit in zip(names, units, strict=True)

@@ -1,6 +1,6 @@
 """Time histories of coordinates, velocities, multipliers, actuator states and controls."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,48 +35,39 @@ class _Panel(NamedTuple):
     small: bool = False
 
 
-def _names(letter: str, field: str, units: str):
-    """Names and units from two fields of `Labels`, numbered where they are not given."""
-
-    def get(labels: Any, k: int) -> tuple[list[str], list[str]]:
-        names = readout.label_field(labels, field, k, lambda i: f"{letter}{i + 1}")
-        return names, readout.label_field(labels, units, k, lambda _: "")
-
-    return get
-
-
-_coordinate_names = _names("q", "coordinates", "units")
-
-
-def _velocity_names(labels: Any, n: int) -> tuple[list[str], list[str]]:
-    names, units = _coordinate_names(labels, n)
-    return [f"d({name})/dt" for name in names], [readout.per_second(unit) for unit in units]
-
-
-def _multiplier_names(labels: Any, m: int) -> tuple[list[str], list[str]]:
-    # A multiplier's unit depends on its constraint's scaling: none is claimed.
-    return readout.label_field(labels, "constraints", m, lambda i: f"f{i + 1}"), [""] * m
-
-
-QUANTITIES: dict[str, tuple[str, Callable[[Any, int], tuple[list[str], list[str]]]]] = {
-    "q": ("coordinates q", _coordinate_names),
-    "v": ("velocities v", _velocity_names),
-    "w": ("actuator states w", _names("w", "actuators", "actuator_units")),
-    "u": ("controls u", _names("u", "inputs", "input_units")),
-    "multipliers": ("multipliers λ", _multiplier_names),
+# Heading, letter of what has no name, and the fields of `Labels` with names and units. The unit of
+# a multiplier depends on the scaling of its constraint: none is claimed.
+QUANTITIES = {
+    "q": ("coordinates q", "q", "coordinates", "units"),
+    "v": ("velocities v", "q", "coordinates", "units"),
+    "w": ("actuator states w", "w", "actuators", "actuator_units"),
+    "u": ("controls u", "u", "inputs", "input_units"),
+    "multipliers": ("multipliers λ", "f", "constraints", ""),
 }
+
+
+def names_and_units(
+    trajectory: Any, labels: Any, quantity: str, count: int
+) -> tuple[list[str], list[str]]:
+    """Of the columns of a quantity, numbered where they are not named."""
+    if quantity == "v" and not readout.velocities_are_rates(trajectory):
+        return [f"v{i + 1}" for i in range(count)], [""] * count
+    _, letter, field, unit_field = QUANTITIES[quantity]
+    names = readout.label_field(labels, field, count, lambda i: f"{letter}{i + 1}")
+    units = readout.label_field(labels, unit_field, count, lambda _: "")
+    if quantity == "v":
+        return [f"d({name})/dt" for name in names], [readout.per_second(unit) for unit in units]
+    return names, units
 
 
 def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
     """The panels of one quantity: one per unit and size, in the order of first appearance."""
-    heading, get_names = QUANTITIES[quantity]
+    heading = QUANTITIES[quantity][0]
     values = getattr(trajectory, quantity, None)
     if values is None:
         return [_Panel(heading, [], np.zeros((0, 0)), np.zeros(0))]
     ts, columns = _curves(trajectory, quantity, values)
-    names, units = get_names(labels, columns.shape[1])
-    if quantity == "v" and not readout.velocities_are_rates(trajectory):
-        names, units = readout.own_velocities(columns.shape[1])
+    names, units = names_and_units(trajectory, labels, quantity, columns.shape[1])
     groups = {unit: [i for i, u in enumerate(units) if u == unit] for unit in units}
     panel = lambda unit, chosen, small: _Panel(  # noqa: E731
         readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen], ts, small

@@ -64,11 +64,6 @@ def velocities_are_rates(trajectory: Any) -> bool:
     return getattr(trajectory, "velocities_are_rates", True)
 
 
-def own_velocities(count: int) -> tuple[list[str], list[str]]:
-    """Names of velocities that are not rates of coordinates, and units, of which none is known."""
-    return [f"v{i + 1}" for i in range(count)], [""] * count
-
-
 def finished(ts: Any, *states: Any) -> np.ndarray:
     """Whether rows are finite, and all before them, shape of `ts`.
 
