@@ -250,7 +250,7 @@ def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:
     content = io.BytesIO()
     with naming(path):
         # Files of the first level of compression are written in half the time.
-        more = {"pil_kwargs": {"compress_level": 1}} if suffix == ".png" else {}
+        more: dict[str, Any] = {"pil_kwargs": {"compress_level": 1}} if suffix == ".png" else {}
         figure.savefig(content, dpi=dpi, format=suffix.removeprefix("."), **more)
     replace_file(path, content.getvalue())
     return path
