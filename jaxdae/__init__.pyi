@@ -47,9 +47,9 @@ from .formulations import (
 from .identification import identify as identify
 from .linalg.saddle_point import (
     MinimumNormSolve as MinimumNormSolve,
+    SingularityRobust as SingularityRobust,
     SingularMassSolve as SingularMassSolve,
 )
-from .linalg.singularity_robust import SingularityRobust as SingularityRobust
 from .references import citation as citation
 from .results.trajectory import Trajectory as Trajectory
 from .runs import simulate as simulate

@@ -17,12 +17,11 @@ from jaxdae.control.base import (
     AbstractSampledController,
     closed_loop,
 )
-from jaxdae.diagnosis import arguments, preconditions, starts
-from jaxdae.diagnosis.assumptions import DEPENDENT_START
+from jaxdae.diagnosis import preconditions, starts
 from jaxdae.diagnosis.backward import start_warning
 from jaxdae.diagnosis.diagnose import diagnose
 from jaxdae.diagnosis.failure import SimulationError
-from jaxdae.diagnosis.starts import Start
+from jaxdae.diagnosis.starts import DEPENDENT_START, Start
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.memory import Memory
 from jaxdae.results.trajectory import Trajectory
@@ -321,8 +320,10 @@ def _completed(
     if not getattr(controller, "takes_rates", True):
         refuse_rates(system, type(controller).__name__)
     system, state, inner, plant = closed_loop(system, controller, state, t0)
-    arguments.check_kinds(system, formulation, state, inner, adjoint, saveat, progress, throw, work)
-    arguments.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)
+    preconditions.check_kinds(
+        system, formulation, state, inner, adjoint, saveat, progress, throw, work
+    )
+    preconditions.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)
     solver = _SOLVER if solver is None else solver
     preconditions.check_solver(solver, formulation, stepsize_controller, dt, work)
     if formulation.capabilities.passes_singular_positions and parts_of(solver).projection is None:
@@ -454,7 +455,7 @@ def _with_checked_times(problem: Problem, method: Method, throw: bool) -> tuple[
         return problem, method
     saved, rest = eqx.partition(method.saveat, eqx.is_inexact_array)
     settings = [x for x in jax.tree.leaves(controller) if eqx.is_inexact_array(x)]
-    wrong = arguments.wrong_times(times, jax.tree.leaves(saved), settings, controller)
+    wrong = preconditions.wrong_times(times, jax.tree.leaves(saved), settings, controller)
     if throw:
         end = times.end
         for words, bad in wrong.items():

@@ -23,7 +23,6 @@ import numpy as np
 from IPython.display import display
 
 import jaxdae
-from jaxdae.formulations import SolRef
 from jaxdae.models import get_model
 from jaxdae.plotting import style
 from jaxdae.solvers import RK4
@@ -292,8 +291,7 @@ assert one_step.certificate.step_margin < 2
 # ## 6. A rule of thumb
 #
 # For the step alone, and for steps down to a quarter: gains in units of the *longest* step, and
-# what the worst step of the range leaves of a mode. Add the units of other engines: the gains of
-# RK4 at $h = 0.01$ s as `solref` of MuJoCo.
+# what the worst step of the range leaves of a mode.
 
 # %%
 thumb = []
@@ -302,13 +300,9 @@ for name, solver in METHODS.items():
     thumb.append((name, *(x for g in ranges for x in (g.K_D, g.K_P, g.factor))))
 heads = ("method", "K_D h", "K_P h^2", "left", "K_D h, to h/4", "K_P h^2", "left")
 print(table(heads, thumb))
-solref = SolRef.of(jaxdae.Baumgarte(jnp.asarray(given.K_D), jnp.asarray(given.K_P)))
-print("solref =", float(solref.timeconst), float(solref.dampratio))
 
 assert all(row[6] < 1 for row in thumb)  # every range is damped
 assert all(row[6] > row[3] for row in thumb)  # at a price
-back = solref.reference()
-assert np.allclose(np.array([back.K_D, back.K_P]), np.array([given.K_D, given.K_P]))
 
 # %% [markdown]
 # - A start that may be off, one fixed step: `Baumgarte.for_step(solver, dt)`.

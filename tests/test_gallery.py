@@ -84,24 +84,6 @@ def test_the_page_shows_every_film_and_its_script(gallery):
 
 
 @pytest.mark.slow
-def test_a_film_is_built_once(gallery, tmp_path, monkeypatch):
-    """What has not changed is not built again; another helper changes every film."""
-    monkeypatch.setattr(gallery, "IMAGES", tmp_path)
-    monkeypatch.setattr(gallery, "BUILT", tmp_path / "built.json")
-    everything = [*gallery.films()]
-    assert gallery.stale() == everything
-    before = [*sys.path]
-    gallery.build("appell_hamel")
-    assert sys.path == before
-    assert gallery.stale() == [x for x in everything if x != "appell_hamel"]
-    with Image.open(tmp_path / "appell_hamel.gif") as image:
-        assert getattr(image, "n_frames", 1) == 40
-        assert image.size == (240, 180)
-    (tmp_path / "appell_hamel.gif").unlink()
-    assert gallery.stale() == everything
-
-
-@pytest.mark.slow
 def test_the_bicycle_has_the_modes_of_the_benchmark(gallery, monkeypatch):
     """Weave, capsize and castering at 5 m/s, as Meijaard and others print them in table 2."""
     monkeypatch.syspath_prepend(gallery.FOLDER)

@@ -2,9 +2,12 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1] / "jaxdae"
 MODULES = {
@@ -82,3 +85,36 @@ print([x for x in sys.modules if x.startswith(("jaxdae.kernels", "llvmlite"))])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+# A pendulum on the plain backend, in a process of its own, and the files that were called.
+PATH = """
+import sys, jax.numpy as jnp, jaxdae
+class Pendulum(jaxdae.System):
+    def kinetic_energy(self, t, q, v): return 0.5 * v @ v
+    def position_constraints(self, t, q): return jnp.array([q @ q - 1.0])
+root, seen = jaxdae.__file__.removesuffix("__init__.py"), set()
+def called(frame, event, _):
+    file = frame.f_code.co_filename
+    if event == "call" and file.startswith(root): seen.add(file.removeprefix(root))
+law = jaxdae.Multipliers(jaxdae.Baumgarte(20.0, 100.0))
+start, simulate = jaxdae.State([1.0, 0.0], [0.0, 0.5]), jaxdae.simulate
+sys.setprofile(called)
+simulate(Pendulum(), law, start, t1=0.1, dt=0.01, backend="plain")
+sys.setprofile(None)
+print(*seen)
+"""
+# What a reader of one run has to open at most.
+MOST_FILES = 50
+
+
+@pytest.mark.slow
+def test_one_run_takes_the_path_of_the_page_and_passes_through_few_files():
+    page = (ROOT.parent / "docs" / "structure.md").read_text()
+    path = re.findall(r"^    (\w+(?:/\w+)*\.py) ", page.partition("One run takes")[2], re.MULTILINE)
+    assert path[0] == "runs.py"
+    assert [x for x in path if not (ROOT / x).exists()] == []
+    done = subprocess.run([sys.executable, "-c", PATH], capture_output=True, text=True)
+    seen = {*done.stdout.split()}
+    assert {*path} - seen == {"simulation/native.py"}, done.stderr
+    assert len(seen) <= MOST_FILES

@@ -5,7 +5,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -37,22 +36,6 @@ def test_outputs_are_small_and_none_is_left_over(tutorials):
         assert len(pictures) >= 2
         wanted |= {tutorials.KEPT / name / x for x in pictures}
     assert files == wanted
-
-
-def test_small_pictures_keep_the_colours_of_thin_curves(tutorials):
-    image = Image.new("RGB", (1000, 800), "white")
-    rng = np.random.default_rng(0)
-    # Many shades, of which a median cut makes most of its colours, and two lines of one pixel.
-    shades = np.repeat(rng.integers(150, 255, (700, 1000, 1), np.uint8), 3, axis=2)
-    image.paste(Image.fromarray(shades), (0, 0))
-    colours = [(0, 114, 178), (0, 158, 115)]
-    for row, colour in enumerate(colours):
-        image.paste(colour, (0, 750 + row, 60, 751 + row))
-    out = io.BytesIO()
-    image.save(out, "png")
-    small = np.asarray(Image.open(io.BytesIO(tutorials._small(out.getvalue()))).convert("RGB"))
-    for row, colour in enumerate(colours):
-        assert np.abs(small[750 + row, 30].astype(int) - colour).max() < 30
 
 
 def test_every_page_has_its_pictures_and_what_its_cells_print(tutorials):

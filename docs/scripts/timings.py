@@ -288,13 +288,6 @@ def right_hand_side() -> str:
     return "\n".join([table([*head, "adaptive run"], lines), "", made("right_hand_side")])
 
 
-def other_engines() -> str:
-    """The largest difference from MuJoCo's accelerations."""
-    data = read("other_engines")
-    last, version = data["rows"][-1], data["machine"]["versions"]["mujoco"]
-    return f"{last['setting'].capitalize()}: {last['error']:.1e}, relative; MuJoCo {version}."
-
-
 def losses() -> str:
     """Every place where another code is faster than the kernel, or than what is ours there."""
     lines = []
@@ -367,7 +360,6 @@ MAKERS: dict[str, Callable[[], str]] = {
     "scaling": scaling,
     "first_result": first_result,
     "right_hand_side": right_hand_side,
-    "other_engines": other_engines,
     "losses": losses,
     "scripts": scripts,
     "versions": versions,

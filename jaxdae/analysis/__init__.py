@@ -6,6 +6,7 @@ from jaxdae.analysis.controllability import (
     controllability as controllability,
 )
 from jaxdae.analysis.equilibria import (
+    Balance as Balance,
     Equilibrium as Equilibrium,
     equilibrium as equilibrium,
     EquilibriumError as EquilibriumError,
@@ -20,19 +21,10 @@ from jaxdae.analysis.lyapunov import (
     LinearCertificate as LinearCertificate,
     lyapunov_certificate as lyapunov_certificate,
 )
-from jaxdae.analysis.perturbation import perturbation_matrix as perturbation_matrix
-from jaxdae.analysis.rest import Balance as Balance
 from jaxdae.analysis.riccati import (
     lqr as lqr,
     Regulator as Regulator,
     RegulatorFeedback as RegulatorFeedback,
-    solve_lyapunov as solve_lyapunov,
-    solve_riccati as solve_riccati,
-)
-from jaxdae.analysis.rule_of_thumb import (
-    rule_of_thumb as rule_of_thumb,
-    rule_of_thumb_table as rule_of_thumb_table,
-    ThumbRow as ThumbRow,
 )
 from jaxdae.analysis.shulgin import (
     characteristic_matrix as characteristic_matrix,
@@ -43,15 +35,12 @@ from jaxdae.analysis.shulgin import (
 from jaxdae.analysis.spectra import Spectrum as Spectrum, spectrum as spectrum
 from jaxdae.analysis.steps import (
     modal_weight as modal_weight,
+    perturbation_matrix as perturbation_matrix,
     step_limit as step_limit,
-    StepLimit as StepLimit,
-    weighted_norm as weighted_norm,
-)
-from jaxdae.analysis.steps_along import (
-    Contraction as Contraction,
-    contraction_along as contraction_along,
     step_limit_along as step_limit_along,
+    StepLimit as StepLimit,
     two_stage_matrix as two_stage_matrix,
+    weighted_norm as weighted_norm,
 )
 from jaxdae.stability.stability_functions import (
     AdamsBashforth as AdamsBashforth,

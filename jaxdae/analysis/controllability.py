@@ -35,17 +35,16 @@ class Controllability(NamedTuple):
         return shown(self)
 
 
-def controllability(A, B, tolerance: float | None = None) -> Controllability:
+def controllability(A, B) -> Controllability:
     """Controllable subspace and the roots outside of it.
 
     Staircase by singular value decompositions: `span B`, then what `A` adds to it, until nothing is
-    added. Powers of `A`, which lose all digits in Kalman's matrix, are not formed.
+    added beyond `1e3 s` times the round-off. Powers of `A`, which lose all digits in Kalman's
+    matrix, are not formed.
 
     Args:
         A: shape `(s, s)`.
         B: shape `(s, i)`.
-        tolerance: directions with a singular value below this fraction of the norm of the matrix
-            do not count; by default `1e3 s` times the machine epsilon.
 
     Returns:
         `Controllability`.
@@ -56,7 +55,7 @@ def controllability(A, B, tolerance: float | None = None) -> Controllability:
     eps = _precision(A, B)
     A, B = check_pair(A, B)
     size = len(A)
-    tolerance = 1e3 * size * eps if tolerance is None else tolerance
+    tolerance = 1e3 * size * eps
     # Balanced units: what counts as nothing should not depend on seconds against metres.
     scale = np.linalg.norm(A, 2)
     basis, stairs = np.zeros((size, 0)), []

@@ -1,30 +1,55 @@
 """Equilibria of constrained systems, with unknown multipliers, actuator states and controls."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from jaxdae.analysis.rest import Balance, balance
-from jaxdae.analysis.root_search import find_root, Linear
 from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
-from jaxdae.reprs import Module
+from jaxdae.reprs import Module, shown
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_functions, check_tolerance, is_concrete
-from jaxdae.systems.dynamics import mass_and_jacobian
+from jaxdae.systems.dynamics import mass_and_jacobian, other_force
 from jaxdae.systems.independence import constraint_rank, surely_independent
 from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import as_numbers, in_dtype
 
+_MAX_STEPS = 256
+# Newton's method on a regular root doubles its digits; from the end of the search this is enough.
+_POLISH_STEPS = 3
+# Stages of the loop: multipliers from the guess, search, Newton steps, evaluation at the root.
+_GUESS, _SEARCH, _POLISH = 0, 1, 2
+_LAST = _POLISH + _POLISH_STEPS
+
 
 class EquilibriumError(ValueError):
     """No equilibrium was found."""
+
+
+class Balance(NamedTuple):
+    """What must vanish at an equilibrium.
+
+    Args:
+        force: generalized forces less `J^T lam` at rest, shape `(n,)`.
+        phi: position constraint residuals, shape `(m,)`.
+        phi_dot: velocity-level residuals at rest, shape `(m+r,)`.
+        actuator: rates of the actuator state, shape `(k,)`.
+    """
+
+    force: Float[Array, " n"]
+    phi: Float[Array, " m"]
+    phi_dot: Float[Array, " c"]
+    actuator: Float[Array, " k"]
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 class Equilibrium(Module):
@@ -136,7 +161,7 @@ def _solve(system, t, state, u, free, kept, free_controls):
     multipliers = jnp.arange(start.size) >= start.size - m - r
     fixed = jax.lax.stop_gradient(problem)
     root = jax.lax.stop_gradient(
-        find_root(lambda x: _linear(x, fixed, s), jax.lax.stop_gradient(start), multipliers)
+        _find_root(lambda x: _linear(x, fixed, s), jax.lax.stop_gradient(start), multipliers)
     )
     out = _unknowns(_implicit(root.x, root.inverse, problem, s), problem, s)
     shapes = jax.eval_shape(lambda x: _balance(x, problem, s), root.x)
@@ -164,7 +189,7 @@ def _independent_constraints(system: System, t, state: State):
     phi, jac = (np.asarray(x) for x in _constraints_at(system, t, state))
     if len(jac) < 2 or surely_independent(jac, phi):
         return None
-    kept, regular = _kept_constraints(system, t, state)
+    kept, regular, _ = independent_rows(system, t, state)
     return kept if bool(regular) and not bool(jnp.all(kept)) else None
 
 
@@ -175,11 +200,12 @@ def _constraints_at(system, t, state):
 
 
 @jit
-def _kept_constraints(system, t, state):
+def independent_rows(system: System, t, state: State):
+    """Which constraints are not superfluous where they hold, if that is regular, and `J` there."""
     rank = constraint_rank(system, t, state)
     order = pivoted_rows(unit_rows(rank.jac)[0]).order
     first = jnp.arange(len(order)) < rank.rank
-    return (first @ order) > 0, rank.regular
+    return (first @ order) > 0, rank.regular, rank.jac
 
 
 def _balance(x, problem, s: int) -> Balance:
@@ -188,7 +214,7 @@ def _balance(x, problem, s: int) -> Balance:
     return balance(system, t, q, w, u, multipliers)
 
 
-def _linear(x, problem, s: int) -> Linear:
+def _linear(x, problem, s: int) -> "_Linear":
     """Residual and its derivatives, time as one more column: one trace of the equations."""
     system, t, *rest = problem
 
@@ -197,7 +223,7 @@ def _linear(x, problem, s: int) -> Linear:
         return value, value
 
     jacobian, value = jax.jacfwd(residual, has_aux=True)(jnp.append(x, t))
-    return Linear(value, jacobian[:, :-1], jacobian[:, -1])
+    return _Linear(value, jacobian[:, :-1], jacobian[:, -1])
 
 
 @eqx.filter_custom_jvp
@@ -266,3 +292,154 @@ def _free(system: System, fixed, n: int) -> np.ndarray:
             raise ValueError(f"fixed coordinate {index} is out of range: there are {n}.")
         free[index] = False
     return free
+
+
+def balance(system: System, t, q, w, u, multipliers) -> Balance:
+    """What is out of balance at rest in `q`, under multipliers `(m+r,)`; zero at an equilibrium."""
+    rest = jnp.zeros_like(q)
+    phi, f_dot = jax.jvp(lambda t: system.position_constraints(t, q), (t,), (jnp.ones_like(t),))
+    g = system.velocity_constraints(t, q, rest)
+    holonomic, nonholonomic = jnp.split(multipliers, (phi.size,))
+    force = energy_force(system, t, q, holonomic)
+    force += remaining_force(system, t, q, rest, w, u, nonholonomic)
+    rate = system.actuator_rate(t, q, rest, w, u)
+    return Balance(force, phi, jnp.concatenate([f_dot, g]), rate)
+
+
+def energy_force(system: System, t, q, multipliers) -> Float[Array, " n"]:
+    """`-d(W + lam . f)/dq` with `W = V - T0`: energies and position constraints, at rest."""
+
+    def potential(q):
+        static = system.potential_energy(t, q) - system.kinetic_energy(t, q, jnp.zeros_like(q))
+        return static + multipliers @ system.position_constraints(t, q)
+
+    return -jax.grad(potential)(q)
+
+
+def remaining_force(system: System, t, q, v, w, u, multipliers) -> Float[Array, " n"]:
+    """All other forces: `force`, less the slopes by `v` of dissipation, `lam . g` and `dT/dt`.
+
+    Of the inertial forces it has the explicit rate of the momenta; the rest of them,
+    `turning(...) @ v` to first order, vanishes at rest. The multipliers `(r,)` are those of the
+    velocity constraints.
+    """
+
+    def power(v):
+        kinetic = lambda t: system.kinetic_energy(t, q, v)  # noqa: E731
+        _, kinetic_rate = jax.jvp(kinetic, (t,), (jnp.ones_like(t),))
+        reaction = multipliers @ system.velocity_constraints(t, q, v)
+        return kinetic_rate + system.dissipation(t, q, v) + reaction
+
+    return other_force(system, t, q, v, w, u) - jax.grad(power)(v)
+
+
+def mass_and_turning(system: System, t, q) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
+    """Mass matrix, and the gyroscopic matrix `A^T - A` with `A = d2T/dv dq` at rest."""
+    rest, eye = jnp.zeros_like(q), jnp.eye(q.size, dtype=q.dtype)
+    momentum = lambda q, v: jax.grad(system.kinetic_energy, argnums=2)(t, q, v)  # noqa: E731
+    _, push = jax.linearize(momentum, q, rest)
+    declared = system.mass_matrix(t, q)
+    mass = jax.vmap(lambda e: push(rest, e))(eye).T if declared is None else declared
+    A = jax.vmap(lambda e: push(e, rest))(eye).T
+    return jnp.asarray(mass, q.dtype), A.T - A
+
+
+class _Linear(NamedTuple):
+    """Equations at one point: residual `(e,)`, Jacobian `(e, x)`, and rate in time `(e,)`."""
+
+    residual: Float[Array, " e"]
+    jacobian: Float[Array, "e x"]
+    rate: Float[Array, " e"]
+
+
+class _Root(NamedTuple):
+    """Unknowns `(x,)`, pseudoinverse of the Jacobian there, what is left, and its rate in time."""
+
+    x: Float[Array, " x"]
+    inverse: Float[Array, "x e"]
+    residual: Float[Array, " e"]
+    rate: Float[Array, " e"]
+
+
+class _Progress(NamedTuple):
+    stage: Any
+    steps: Any
+    x: Any
+    best: Any
+    method: Any
+    root: _Root
+
+
+def _find_root(equations: Callable[[Any], _Linear], x, guessed) -> _Root:
+    """Levenberg-Marquardt steps from a guess, then Newton steps of least norm.
+
+    The equations are compiled once, whatever the method asks for: mechanisms of some ten
+    coordinates would otherwise spend minutes in the compiler. Those that are `guessed` alone move
+    in the first step, one of least norm: a guess that is a root but for these is found to be one.
+    """
+    search = _Search(x, jax.eval_shape(equations, x))
+
+    def body(now: _Progress) -> _Progress:
+        at = equations(now.x)
+        jacobian = jnp.where((now.stage == _GUESS) & ~guessed, 0, at.jacobian)
+        inverse = _pseudoinverse(jacobian)
+        tried, best, done, method = search.step(now, at)
+        searching = now.stage == _SEARCH
+        ended = searching & (done | (now.steps >= _MAX_STEPS))
+        step = jnp.where(now.stage < _LAST, inverse @ at.residual, 0)
+        following = jnp.where(searching, jnp.where(ended, best, tried), now.x - step)
+        method, best = jax.tree.map(
+            lambda new, old: jnp.where(searching, new, old), (method, best), (now.method, following)
+        )
+        root = _Root(now.x, inverse, at.residual, at.rate)
+        stage = now.stage + jnp.where(searching & ~ended, 0, 1)
+        return _Progress(stage, now.steps + 1, following, best, method, root)
+
+    start = _Progress(jnp.array(_GUESS), jnp.array(0), x, x, search.start, search.nothing)
+    return jax.lax.while_loop(lambda now: now.stage <= _LAST, body, start).root
+
+
+class _Search:
+    """Steps of optimistix' method on equations that the loop has evaluated."""
+
+    def __init__(self, x, shapes: _Linear):
+        # The method keeps its damping in the default precision and cannot mix two.
+        self.dtype, self.float = x.dtype, jnp.result_type(float)
+        eps = float(jnp.finfo(x.dtype).eps)
+        self.method = optx.LevenbergMarquardt(rtol=eps**0.5, atol=eps**0.5)
+        blank = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        self.nothing = _Root(x, blank.jacobian.T, blank.residual, blank.rate)
+        out = jax.ShapeDtypeStruct(blank.residual.shape, self.float)
+        x = x.astype(self.float)
+        model = (x, blank.residual.astype(self.float), blank.jacobian.astype(self.float))
+        state = self.method.init(_model, x, model, _OPTIONS, out, None, frozenset())
+        self.start, self.static = eqx.partition(state, eqx.is_array)
+
+    def step(self, now: _Progress, at: _Linear):
+        """Point to try next, best so far, whether the search is over, and the method's state."""
+        x, best, residual, jacobian = (
+            y.astype(self.float) for y in (now.x, now.best, at.residual, at.jacobian)
+        )
+        state = eqx.combine(self.static, now.method)
+        state = eqx.tree_at(lambda s: s.y_eval, state, x)
+        model = (x, residual, jacobian)
+        best, state, _ = self.method.step(_model, best, model, _OPTIONS, state, frozenset())
+        done, result = self.method.terminate(_model, best, model, _OPTIONS, state, frozenset())
+        done |= (result != optx.RESULTS.successful) | ~jnp.isfinite(state.y_eval).all()
+        method = eqx.filter(state, eqx.is_array)
+        return state.y_eval.astype(self.dtype), best.astype(self.dtype), done, method
+
+
+# Reverse mode is what makes the method form the Jacobian as an array, here of a linear function.
+_OPTIONS = {"jac": "bwd"}
+
+
+def _model(x, linear):
+    """The equations as they are linearized where they were evaluated: exact there."""
+    at, residual, jacobian = linear
+    return residual + jacobian @ (x - at), None
+
+
+def _pseudoinverse(jacobian):
+    rtol = float(jnp.finfo(jacobian.dtype).eps) ** (2 / 3)
+    return jnp.linalg.pinv(jacobian, rtol=rtol)

@@ -17,10 +17,16 @@ from jaxdae.analysis.lyapunov import (
     lyapunov_certificate,
 )
 from jaxdae.analysis.riccati import lqr, Regulator
-from jaxdae.analysis.root_limits import clean, growth, root_limit, RootLimit
 from jaxdae.analysis.shulgin import linearized_constraint, LinearizedConstraint
 from jaxdae.analysis.spectra import root_bounds, Spectrum, spectrum
-from jaxdae.analysis.steps import perturbation_matrix, step_limit, StepLimit
+from jaxdae.analysis.steps import (
+    clean,
+    growth,
+    perturbation_matrix,
+    root_limit,
+    step_limit,
+    StepLimit,
+)
 from jaxdae.compiled import jit
 from jaxdae.formulations import Baumgarte
 from jaxdae.reprs import shown
@@ -70,7 +76,7 @@ class SolverLimits(NamedTuple):
 
     stabilizer: StepLimit | None
     norm: StepLimit | None
-    field: RootLimit
+    field: StepLimit
     growth: tuple[float | None, float] | None
 
 

@@ -1,6 +1,7 @@
 """Linearization about an equilibrium in redundant coordinates, with inputs and actuator states."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import equinox as eqx
@@ -10,9 +11,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from jaxdae.analysis.equilibria import Equilibrium
-from jaxdae.analysis.independent_part import independent_part
-from jaxdae.analysis.rest import energy_force, mass_and_turning, remaining_force
+from jaxdae.analysis.equilibria import (
+    energy_force,
+    Equilibrium,
+    independent_rows,
+    mass_and_turning,
+    remaining_force,
+)
 from jaxdae.compiled import jit
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.reprs import Module, shown
@@ -138,7 +143,7 @@ def linearize(
     jac = jacobian_at_rest(system, eq)
     m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
     if is_concrete(system, eq) and numerical_rank(jac).rank < jac.shape[0]:
-        system, eq = independent_part(system, eq, m)
+        system, eq = _independent_part(system, eq, m)
         jac = jacobian_at_rest(system, eq)
         m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
     partition = choose_partition(system, jac, m, independent)
@@ -150,6 +155,49 @@ def linearize(
 def jacobian_at_rest(system: System, eq: Equilibrium) -> Float[Array, "c n"]:
     """Constraint Jacobian at an equilibrium, shape `(m+r, n)`, by compiled code."""
     return mass_and_jacobian(system, eq.t, eq.q, jnp.zeros_like(eq.q))[1]
+
+
+def _independent_part(system: System, eq: Equilibrium, m: int) -> tuple[System, Equilibrium]:
+    """A system with as many of its constraints as are independent, and the same equilibrium.
+
+    On the constraints its motions are the same, and so are all equations of them. The multipliers
+    are others that give the same reaction. Both arguments come back as they are where all `m`
+    position constraints and the velocity constraints are independent, or at a singular position.
+    """
+    state = State(eq.q, jnp.zeros_like(eq.q), eq.w)
+    rows, regular, jac = map(np.asarray, independent_rows(system, eq.t, state))
+    if not regular or rows.all():
+        return system, eq
+    rows = tuple(np.flatnonzero(rows).tolist())
+    kept, reaction = jac[list(rows)], jac.T @ np.asarray(eq.multipliers)
+    multipliers = jnp.asarray(np.linalg.lstsq(kept.T, reaction, rcond=None)[0])
+    positions = np.array([i for i in rows if i < m], int)
+    residual = eq.residual._replace(
+        phi=eq.residual.phi[positions], phi_dot=eq.residual.phi_dot[np.array(rows)]
+    )
+    changed = (multipliers, residual)
+    eq = eqx.tree_at(lambda x: (x.multipliers, x.residual), eq, changed)
+    made = object.__new__(_part(type(system), rows, m))
+    for name, value in vars(system).items():
+        object.__setattr__(made, name, value)
+    return made, eq
+
+
+@cache  # programs are known by the class
+def _part(kind: type, rows: tuple[int, ...], m: int) -> type:
+    positions = np.array([i for i in rows if i < m], int)
+    velocities = np.array([i - m for i in rows if i >= m], int)
+
+    class Part(kind):
+        """The same system with some of its constraints."""
+
+        def position_constraints(self, t, q):
+            return super().position_constraints(t, q)[positions]
+
+        def velocity_constraints(self, t, q, v):
+            return super().velocity_constraints(t, q, v)[velocities]
+
+    return Part
 
 
 def choose_partition(system: System, jac, m: int, independent=None) -> Partition:
@@ -396,16 +444,10 @@ def _without(rows, others, columns):
 
 
 def drift_rows(lin: Linearization) -> np.ndarray:
-    """Combinations of the errors of velocity constraints that move at rest, orthonormal.
+    """Combinations of the errors of velocity constraints that move at rest, orthonormal, `(e, r)`.
 
     Entries of the drift are derivatives. What is not far above the round-off of the largest entry
     of the linearization is no motion.
-
-    Args:
-        lin: with known numbers.
-
-    Returns:
-        Shape `(e, r)`, without rows where none moves.
     """
     drift = np.asarray(lin.drift, np.float64)[:, : lin.A.shape[0]]
     if not drift.size:

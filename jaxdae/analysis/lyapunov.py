@@ -71,7 +71,7 @@ def lyapunov_certificate(
 
 
 @overload
-def lyapunov_certificate(*, H, weight=None, weight_rate=None) -> LinearCertificate: ...
+def lyapunov_certificate(*, H, weight=None) -> LinearCertificate: ...
 
 
 def lyapunov_certificate(
@@ -82,7 +82,6 @@ def lyapunov_certificate(
     *,
     H=None,
     weight=None,
-    weight_rate=None,
 ) -> BaumgarteCertificate | LinearCertificate:
     r"""Certificate of constraint perturbation equations, of gains or a matrix.
 
@@ -112,8 +111,6 @@ def lyapunov_certificate(
         H: instead of gains, a constant matrix `(p, p)`, or samples `(samples, p, p)` with `weight`
             given.
         weight: of a matrix, SPD, shape `(p, p)`.
-        weight_rate: rate of the weight at the samples, where it is not constant; `weight` is then
-            `(samples, p, p)` too.
 
     Returns:
         `BaumgarteCertificate` of gains, `LinearCertificate` of a matrix.
@@ -127,11 +124,11 @@ def lyapunov_certificate(
     """
     gains = (K_D, K_P)
     if H is not None and all(x is None for x in (*gains, m, eps)):
-        return _of_matrix(H, weight, weight_rate)
-    if any(x is not None for x in (H, weight, weight_rate)) or any(x is None for x in gains):
+        return _of_matrix(H, weight)
+    if any(x is not None for x in (H, weight)) or any(x is None for x in gains):
         raise TypeError(
-            "lyapunov_certificate: give gains, (K_D, K_P, m, eps), or a matrix, (H=, weight=, "
-            "weight_rate=), not some of both."
+            "lyapunov_certificate: give gains, (K_D, K_P, m, eps), or a matrix, (H=, weight=), not "
+            "some of both."
         )
     return _of_gains(K_D, K_P, m, eps)
 
@@ -168,17 +165,15 @@ def _of_gains(K_D, K_P, m: int | None, eps: float | None) -> BaumgarteCertificat
     return BaumgarteCertificate(largest, float(eps), rate, weight, decay, growth)
 
 
-def _of_matrix(H, m, dm_dt) -> LinearCertificate:
+def _of_matrix(H, m) -> LinearCertificate:
     H = np.asarray(H, np.float64)
     if m is None:
         m = _lyapunov_weight(H)
     m = symmetric("weight", m)
     half = m @ H
     product = np.swapaxes(half, -1, -2) + half
-    if dm_dt is not None:
-        product = product + symmetric("weight_rate", dm_dt)
-    # dV/dt = y^T (H^T m + m H + dm/dt) y / 2; what round-off of it may hide does not count.
-    size = np.abs(m) @ np.abs(H) + (0.0 if dm_dt is None else np.abs(dm_dt))
+    # dV/dt = y^T (H^T m + m H) y / 2; what round-off of it may hide does not count.
+    size = np.abs(m) @ np.abs(H)
     hidden = 8 * m.shape[-1] * np.finfo(float).eps * np.linalg.norm(size, axis=(-2, -1))
     s = float((-np.linalg.eigvalsh(product).max(axis=-1) / 2 - hidden).min())
     eigenvalues = np.linalg.eigvalsh(m)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from jaxdae.analysis.controllability import check_pair, controllability
 from jaxdae.analysis.linearization import drift_rows, Linearization
+from jaxdae.formulations.gains import check_positive, symmetric
 from jaxdae.reprs import Module, shown
 from jaxdae.systems.calls import described
 from jaxdae.systems.checks import is_concrete
@@ -226,55 +227,37 @@ def _errors(lin: Linearization, kept) -> Float[Array, "e n"] | None:
 @jax.jit
 def _solution(A, B, Q, R):
     """`P` and `K`; compiled as one, once for each size."""
-    P = solve_riccati(A, B, Q, R)
+    P = _solve_riccati(A, B, Q, R)
     return P, jnp.linalg.solve(R, B.T @ P)
 
 
 @jax.custom_jvp
-def solve_riccati(A, B, Q, R) -> Float[Array, "s s"]:
-    """The stabilizing solution of `A^T P + P A - P B R^-1 B^T P + Q = 0`.
-
-    Args:
-        A: shape `(s, s)`.
-        B: shape `(s, i)`.
-        Q: symmetric, shape `(s, s)`.
-        R: SPD, shape `(i, i)`.
-
-    Returns:
-        `P`, shape `(s, s)`; not finite where there is none.
-    """
+def _solve_riccati(A, B, Q, R) -> Float[Array, "s s"]:
+    """The stabilizing `P` of `A^T P + P A - P B R^-1 B^T P + Q = 0`; not finite where none is."""
     inputs = B @ jnp.linalg.solve(R, B.T)
     P = _by_sign(A, inputs, Q)
 
     def polish(_, P):
         closed = A - inputs @ P
-        return solve_lyapunov(closed, Q + P @ inputs @ P)
+        return _solve_lyapunov(closed, Q + P @ inputs @ P)
 
     return jax.lax.fori_loop(0, _POLISH_STEPS, polish, P)
 
 
-@solve_riccati.defjvp
+@_solve_riccati.defjvp
 def _riccati_jvp(primals, tangents):
     A, B, Q, R = primals
     dA, dB, dQ, dR = tangents
-    P = solve_riccati(A, B, Q, R)
+    P = _solve_riccati(A, B, Q, R)
     K = jnp.linalg.solve(R, B.T @ P)
     # d(P B R^-1 B^T P) with P held: K^T dB^T P + P dB K - K^T dR K.
     cross = P @ dA - P @ dB @ K
     change = cross + cross.T + dQ + K.T @ dR @ K
-    return P, solve_lyapunov(A - B @ K, (change + change.T) / 2)
+    return P, _solve_lyapunov(A - B @ K, (change + change.T) / 2)
 
 
-def solve_lyapunov(A, S) -> Float[Array, "s s"]:
-    """`X` with `A^T X + X A + S = 0`, by one linear system of `s^2` unknowns.
-
-    Args:
-        A: Hurwitz, shape `(s, s)`.
-        S: symmetric, shape `(s, s)`.
-
-    Returns:
-        `X`, symmetric, shape `(s, s)`.
-    """
+def _solve_lyapunov(A, S) -> Float[Array, "s s"]:
+    """`X` with `A^T X + X A + S = 0`, by one linear system of `s^2` unknowns."""
     eye = jnp.eye(len(A), dtype=A.dtype)
     matrix = jnp.kron(A.T, eye) + jnp.kron(eye, A.T)
     X = jnp.linalg.solve(matrix, -S.ravel()).reshape(S.shape)
@@ -307,15 +290,10 @@ def _check(A, B, Q, R) -> None:
     for name, weight, count in (("Q", Q, size), ("R", R, inputs)):
         if weight.shape != (count, count):
             raise ValueError(f"{name} must have shape ({count}, {count}); got {weight.shape}.")
-        weight = np.asarray(weight, np.float64)
-        if np.abs(weight - weight.T).max() > 1e-6 * np.abs(weight).max():
-            raise ValueError(f"{name} must be symmetric; give ({name} + {name}.T) / 2.")
-        least = np.linalg.eigvalsh(weight).min()
-        if least < -1e-6 * np.abs(weight).max() or (name == "R" and least <= 0):
-            kind = "definite" if name == "R" else "semidefinite"
-            raise ValueError(
-                f"{name} must be positive {kind}; its least eigenvalue is {least:.6g}."
-            )
+    check_positive("R", R)
+    least = np.linalg.eigvalsh(symmetric("Q", Q)).min()
+    if least < -1e-6 * np.abs(Q).max():
+        raise ValueError(f"Q must be positive semidefinite; its least eigenvalue is {least:.6g}.")
     reach = controllability(A, B)
     if not reach.stabilizable:
         i = int(np.argmax(np.real(reach.roots) + reach.tolerances))

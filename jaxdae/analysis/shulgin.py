@@ -73,11 +73,6 @@ class CharacteristicMatrix(Module):
         roots = np.asarray(np.linalg.eigvals(np.asarray(companion)), np.complex128)
         return roots[np.lexsort((roots.imag, -roots.real))]
 
-    def determinant(self, s):
-        """The characteristic determinant at a complex `s`, divided by `det A`."""
-        matrix = self.A * s**2 + (self.Gamma + self.G) * s + self.stiffness
-        return np.linalg.det(np.asarray(matrix)) / np.linalg.det(np.asarray(self.A))
-
 
 class LinearizedConstraint(Module):
     """What is lost when the constraint is linearized before the equations are formed.

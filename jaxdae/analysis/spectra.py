@@ -52,7 +52,7 @@ class Spectrum(NamedTuple):
         return shown(self)
 
 
-def spectrum(linearization: Linearization, tolerance: float | None = None) -> Spectrum:
+def spectrum(linearization: Linearization) -> Spectrum:
     r"""Roots, and the verdict on the stability of the equilibrium.
 
     The constraint zeros are taken off by structure: they are the zero rows that the errors of the
@@ -69,7 +69,6 @@ def spectrum(linearization: Linearization, tolerance: float | None = None) -> Sp
 
     Args:
         linearization: from `jaxdae.analysis.linearize`; concrete numbers.
-        tolerance: uncertainty of every root, instead of the computed ones.
 
     Returns:
         `Spectrum`.
@@ -88,8 +87,7 @@ def spectrum(linearization: Linearization, tolerance: float | None = None) -> Sp
     zeros = 0 if len(drift_rows(lin)) else r
     core = A[: len(A) - zeros, : len(A) - zeros]
     eps = float(np.finfo(np.asarray(lin.A).dtype).eps)
-    others, bounds = root_bounds(core, eps)
-    tolerances = bounds if tolerance is None else np.full(len(others), tolerance)
+    others, tolerances = root_bounds(core, eps)
     accidental = int((np.abs(others) <= tolerances).sum())
     verdict, reason = _judge(lin, others, tolerances, accidental, zeros)
     roots = np.concatenate([others, np.zeros(m + zeros, np.complex128)])

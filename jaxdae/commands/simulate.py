@@ -21,8 +21,8 @@ from jaxdae.commands.output import output_folder
 from jaxdae.commands.start import chosen_start
 from jaxdae.control.base import offers_of
 from jaxdae.diagnosis.diagnose import diagnose
-from jaxdae.diagnosis.diagnostics import passages_along
 from jaxdae.diagnosis.findings import Findings
+from jaxdae.diagnosis.passages import passages_along
 from jaxdae.files import write_json
 from jaxdae.models import get_model, Model
 from jaxdae.models.registry import catalogue

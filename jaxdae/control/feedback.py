@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from jaxdae.control.base import AbstractDynamicController
 from jaxdae.formulations.gains import apply_gain, check_finite_gain, check_kind, Gain, is_number
@@ -163,33 +162,6 @@ class NeuralFeedback(Module):
     reference: Reference
     scale: Float[Array, ""] | Float[Array, " s"] | float = 1.0
     base: Callable | None = None
-
-    @classmethod
-    def mlp(
-        cls,
-        reference: State,
-        controls: int,
-        *,
-        key: PRNGKeyArray,
-        width: int = 16,
-        depth: int = 2,
-        scale=1.0,
-        base: Callable | None = None,
-    ) -> "NeuralFeedback":
-        """A multilayer perceptron with `tanh` and random weights.
-
-        Args:
-            reference: `x0`.
-            controls: number `s` of inputs.
-            key: random key of the weights.
-            width: units of a hidden layer.
-            depth: number of hidden layers.
-            scale: size of its contribution.
-            base: another controller, whose output is added.
-        """
-        x = state_vector(reference)
-        network = eqx.nn.MLP(x.size, controls, width, depth, jnp.tanh, dtype=x.dtype, key=key)
-        return cls(network, reference, scale, base)
 
     def __call__(self, t, q, v, w):
         x0 = _reference(self.reference, t)

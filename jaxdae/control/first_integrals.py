@@ -20,7 +20,7 @@ from jax.scipy.linalg import block_diag, solve_triangular
 from jaxtyping import Array, Float
 
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.formulations.gains import apply_gain, check_positive, Gain, is_number
+from jaxdae.formulations.gains import apply_gain, check_positive, Gain, is_number, metric_factor
 from jaxdae.reprs import Module
 from jaxdae.systems import State, System
 
@@ -190,7 +190,7 @@ def right_inverse(jac, rhs, weight=None, rcond: float | None = None) -> Float[Ar
     Returns:
         Shape `(d,)`.
     """
-    factor = _factor(weight, jac.shape[1], jac.dtype)
+    factor = metric_factor(weight, jac.shape[1], jac.dtype)
     scaled = jac if factor is None else solve_triangular(factor, jac.T, lower=True).T
     if rcond is None:
         basis, upper = jnp.linalg.qr(scaled.T)
@@ -201,16 +201,6 @@ def right_inverse(jac, rhs, weight=None, rcond: float | None = None) -> Float[Ar
     if factor is None:
         return x
     return solve_triangular(factor, x, lower=True, trans=1)
-
-
-def _factor(weight, size: int, dtype):
-    """Lower factor of the metric, or `None` for the identity."""
-    if weight is None:
-        return None
-    weight = jnp.asarray(weight, dtype)
-    if weight.ndim == 2:
-        return jnp.linalg.cholesky(weight)
-    return jnp.diag(jnp.broadcast_to(jnp.sqrt(weight), (size,)))
 
 
 def _wanted(gain, t, x, f):

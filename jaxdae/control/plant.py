@@ -1,7 +1,7 @@
 """The plant as a first-order flow on the state of a formulation, and derivatives along it."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -69,19 +69,17 @@ class Decoupling(NamedTuple):
 
 
 def flow_derivatives(plant: Plant, program: Program, order: int) -> Callable[..., tuple]:
-    """`(f, f', ..., f^(order - 1))` along the uncontrolled flow, by nested forward differentiation.
+    """`(f, f', ..., f^(order - 1))` of `(t, x)` along the uncontrolled flow, by nested `jvp`."""
+    if order == 1:
+        return lambda t, x: (plant.residual(program, t, x),)
+    lower = flow_derivatives(plant, program, order - 1)
 
-    Args:
-        plant: the flow.
-        program: the constraints.
-        order: how many, at least 1.
+    def levels(t, x):
+        none = jnp.zeros((plant.controls,), t.dtype)
+        # One more, sharing what it has in common with those below.
+        values, rates = jax.jvp(lower, (t, x), (jnp.ones_like(t), plant.rate(t, x, none)))
+        return (*values, rates[-1])
 
-    Returns:
-        Function of `(t, x)` that returns a tuple of arrays of shape `(r,)`.
-    """
-    levels = _first(plant, program)
-    for _ in range(order - 1):
-        levels = _one_more(plant, levels)
     return levels
 
 
@@ -89,15 +87,7 @@ def flow_derivatives(plant: Plant, program: Program, order: int) -> Callable[...
 def decouple(plant: Plant, program: Program, degrees: tuple[int, ...], t, state) -> Decoupling:
     """Residuals, drift and decoupling matrix at one state, for known relative degrees.
 
-    Args:
-        plant: the flow; affine in the controls.
-        program: the constraints.
-        degrees: relative degree of each.
-        t: time [s].
-        state: state of the plant.
-
-    Returns:
-        `Decoupling`.
+    The plant must be affine in the controls.
     """
     x = plant.init(t, state)
     none = jnp.zeros((plant.controls,), state.q.dtype)
@@ -112,19 +102,3 @@ def decouple(plant: Plant, program: Program, degrees: tuple[int, ...], t, state)
     columns = jax.vmap(lambda e: highest(zero, push(e)))(jnp.eye(none.size, dtype=none.dtype))
     y = tuple(jnp.stack([values[k][i] for k in range(rho)]) for i, rho in enumerate(degrees))
     return Decoupling(y, highest(jnp.ones_like(t), rate), columns.T)
-
-
-def _first(plant: Plant, program: Program):
-    return lambda t, x: (plant.residual(program, t, x),)
-
-
-def _one_more(plant: Plant, levels: Callable[..., tuple[Any, ...]]):
-    """The same derivatives and the next one, sharing what they have in common."""
-
-    def more(t, x):
-        none = jnp.zeros((plant.controls,), t.dtype)
-        rates = (jnp.ones_like(t), plant.rate(t, x, none))
-        values, derivatives = jax.jvp(levels, (t, x), rates)
-        return (*values, derivatives[-1])
-
-    return more

@@ -54,7 +54,6 @@ def relative_degree(
     *,
     controls: int,
     names: Sequence[str] = (),
-    limit: int | None = None,
 ) -> RelativeDegree:
     """Vector relative degree of program constraints, and whether a control can enforce them.
 
@@ -66,8 +65,6 @@ def relative_degree(
         t: their times [s], scalar or one for each.
         controls: number `s` of controls; `u` is a vector of that length.
         names: names of the program constraints, for messages.
-        limit: highest derivative to look at; by default the dimension of the state, beyond which
-            no control can appear. The cost doubles with each derivative.
 
     Returns:
         `RelativeDegree`.
@@ -89,7 +86,8 @@ def relative_degree(
     r = check_program(plant, program, ts[0], _row(states, 0))
     names = constraint_names(names, r)
     least = _least_degrees(plant, program, ts, states, names)
-    largest = ravel_pytree(plant.init(ts[0], _row(states, 0)))[0].size if limit is None else limit
+    # Beyond the dimension of the state no control can appear.
+    largest = ravel_pytree(plant.init(ts[0], _row(states, 0)))[0].size
     degrees = _search(plant, program, ts, states, names, least, largest)
     deviation, matrices = map(np.asarray, _highest(plant, program, degrees, ts, states))
     _check_affine(deviation, degrees, ts, states, names)

@@ -21,7 +21,7 @@ from jaxdae.control.relative_degree import (
 )
 from jaxdae.control.stabilizers import check_stabilizer, companion_matrix, ServoStabilizer
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.formulations.gains import check_positive, check_size, Gain
+from jaxdae.formulations.gains import check_positive, check_size, Gain, metric_factor
 from jaxdae.systems import State, System
 from jaxdae.systems.precision import in_dtype
 
@@ -68,8 +68,8 @@ class ServoConstraint(AbstractController):
         u = u0 + W^-1 g^T (g W^-1 g^T)^-1 (Phi - drift - g u0),
 
     which is the least-norm solution plus the null-space part of `u0` [Mukharlyamov2019, eqs. 2.10,
-    2.11]. Where `g` loses rank `u` is NaN: an adaptive run stops there, and `singularity` says
-    where.
+    2.11]. Where `g` loses rank, to half of the digits, `u` is NaN: an adaptive run stops there, and
+    `singularity` says where.
 
     The plant is the controller's own model. It may differ from the system that is simulated; to
     differentiate by a parameter of both, build both from it.
@@ -88,8 +88,6 @@ class ServoConstraint(AbstractController):
         weight: `W`, cost of the controls: positive scalar, diagonal `(s,)`, or SPD matrix `(s, s)`.
         free: `u0(t, q, v, w) -> (s,)`, what to do with superfluous controls; by default zero.
         names: names of the program constraints, for messages.
-        rcond: decoupling matrices whose scaled least singular value is below this are singular; by
-            default the square root of the machine epsilon.
 
     Raises:
         ValueError: when the program cannot be enforced (see `relative_degree`), or shapes and
@@ -106,7 +104,6 @@ class ServoConstraint(AbstractController):
     scale: Float[Array, " r"]
     degrees: tuple[int, ...] = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
-    rcond: float | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -122,7 +119,6 @@ class ServoConstraint(AbstractController):
         weight: Gain | None = None,
         free: Callable | None = None,
         names: Sequence[str] = (),
-        rcond: float | None = None,
     ):
         one = sample if sample.q.ndim == 1 else jax.tree.map(lambda x: x[0], sample)
         time = jnp.ravel(jnp.asarray(t, one.q.dtype))[0]
@@ -133,7 +129,7 @@ class ServoConstraint(AbstractController):
         self.names = constraint_names(names, r)
         _check_options(weight, free, controls, r, time, one)
         self.program, self.stabilizer = program, stabilizer
-        self.weight, self.free, self.rcond = weight, free, rcond
+        self.weight, self.free = weight, free
         if degrees is None:
             result = relative_degree(
                 system, formulation, program, sample, t, controls=controls, names=self.names
@@ -217,28 +213,17 @@ class ServoConstraint(AbstractController):
 
     def _least_norm(self, matrix, rhs):
         """Solution of `matrix u = rhs` of least weighted norm, by a QR factorization."""
-        factor = _cholesky_factor(self.weight, matrix.shape[1], matrix.dtype)
+        factor = metric_factor(self.weight, matrix.shape[1], matrix.dtype)
         scaled = matrix.T if factor is None else solve_triangular(factor, matrix.T, lower=True)
         basis, upper = jnp.linalg.qr(scaled)
-        eps = float(jnp.finfo(matrix.dtype).eps)
-        rcond = eps**0.5 if self.rcond is None else self.rcond
+        least = float(jnp.finfo(matrix.dtype).eps) ** 0.5
         # The reference is a sample's matrix, whose rows have unit length after scaling.
         reference = 1.0 if factor is None else 1.0 / jnp.max(jnp.diagonal(factor))
-        regular = jnp.min(jnp.abs(jnp.diagonal(upper))) > rcond * reference
+        regular = jnp.min(jnp.abs(jnp.diagonal(upper))) > least * reference
         safe = jnp.where(regular, upper, jnp.eye(upper.shape[0], dtype=upper.dtype))
         x = basis @ solve_triangular(safe, rhs, trans=1)
         x = jnp.where(regular, x, jnp.nan)
         return x if factor is None else solve_triangular(factor, x, lower=True, trans=1)
-
-
-def _cholesky_factor(weight, count: int, dtype):
-    """Lower factor of the weight, or `None` for none."""
-    if weight is None:
-        return None
-    weight = jnp.asarray(weight, dtype)
-    if weight.ndim == 2:
-        return jnp.linalg.cholesky(weight)
-    return jnp.diag(jnp.broadcast_to(jnp.sqrt(weight), (count,)))
 
 
 @jit

@@ -28,13 +28,6 @@ def damping_root(system, formulation, controller, t, state: State):
     back, and `d(dv/dt)/dv` is odd in the velocities. Its even part, the damping, is what makes both
     directions differ. For `q` fixed its roots are rates of deviations of the velocities, and of
     the actuators' states with them.
-
-    Args:
-        system: what moves.
-        formulation: how its constraints are enforced.
-        controller: `None`, or what closes the loop.
-        t: time [s].
-        state: `(q, v, w)` there.
     """
     free = formulation.in_direction(0)  # of stabilization
     count = state.v.size
@@ -63,10 +56,7 @@ def damping_root(system, formulation, controller, t, state: State):
 def largest_growth(xp, ts, roots):
     """Logarithm of the largest growth that damping makes of deviations in a run, 0 forward in time.
 
-    Args:
-        xp: `numpy` or `jax.numpy`.
-        ts: times [s], the start first.
-        roots: of the fastest decay there [1/s].
+    `roots` are those of the fastest decay [1/s] at times, the start first; `xp` is the library.
     """
     # Nothing is known where equations have no derivative, as at singular positions.
     rates = xp.nan_to_num(xp.maximum(-xp.real(roots), 0.0), nan=0.0, posinf=0.0)
@@ -75,35 +65,14 @@ def largest_growth(xp, ts, roots):
 
 
 def start_warning(system, formulation, controller, state, t, duration: float) -> str | None:
-    """What to warn of before a run backward in time.
-
-    Args:
-        system: what moves.
-        formulation: how its constraints are enforced, as for a run forward in time.
-        controller: `None`, or what closes the loop.
-        state: start.
-        t: start time [s].
-        duration: of the run [s].
-
-    Returns:
-        The root at the start and by how much it lets deviations grow, in words; `None` for a factor
-        below 10.
-    """
+    """What to warn of before a run backward in time; `None` for a growth by less than 10."""
     root = complex(_root(system, formulation, controller, t, state))
     times = np.array([0.0, -duration])
     return _in_words(root, 0.0, float(largest_growth(np, times, np.array([root, root]))), duration)
 
 
 def growth_along(system, formulation, controller, ts, states: State) -> Finding | None:
-    """What damping does to a run backward in time, where its start did not show it.
-
-    Args:
-        system: what was simulated.
-        formulation: by which equations.
-        controller: under which controller, or `None`.
-        ts: times of the rows [s], the start first.
-        states: `(q, v, w)` there.
-    """
+    """What damping does to a run backward in time, where its start did not show it."""
     if not ts[-1] < ts[0]:
         return None
     rows = np.linspace(0, len(ts) - 1, _ROWS).round().astype(int)

@@ -17,10 +17,10 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.failure import declared
-from jaxdae.diagnosis.findings import Finding
-from jaxdae.diagnosis.passages import hermite, Passage
-from jaxdae.formulations.held_rank import solves
-from jaxdae.linalg.singularity_robust import SingularityRobust
+from jaxdae.diagnosis.findings import Finding, Passage
+from jaxdae.diagnosis.passages import curve
+from jaxdae.formulations.base import solves
+from jaxdae.linalg.saddle_point import SingularityRobust
 from jaxdae.systems import State
 from jaxdae.systems.kinematics import velocity_count
 
@@ -66,55 +66,52 @@ class Crossing(NamedTuple):
 def crossing(system, found: Passage, ts, states, scales, rank: int) -> Crossing | None:
     """What a run made of a near-singular position; `None` where there is no critical point by it.
 
-    Args:
-        system: the declaration; its velocity constraints take no part.
-        found: time of the position.
-        ts: times of the rows [s], the start first.
-        states: `(q, v, w)` there.
-        scales: of the rows of `J`, shape `(m,)`.
-        rank: of `J` along the run.
+    Velocity constraints take no part: `scales`, of the rows of `J`, and the rank along the run are
+    those of the position constraints.
     """
-    i = int(np.clip(np.searchsorted(ts, found.time) - 1, 0, max(ts.size - 2, 0)))
-    q, speed = _between(found.time, i, ts, states)
+    i = int(np.clip(np.searchsorted(ts, found.time) - 1, 0, ts.size - 2))
+    part = np.reshape((found.time - ts[i]) / (ts[i + 1] - ts[i]), (1, 1))
+    q = curve(np, ts, states.q, states.v, np.array([i]), part)[1][0, 0]
+    speed = float(np.linalg.norm(states.v[i])) or 1.0
     point = _critical(system, found.time, q, speed, scales, rank)
     if point is None:
         return None
     form = _form(point, rank)
     if form is None:
         return None
+    curvatures, directions = form
     eps = float(np.finfo(states.q.dtype).eps)
     none = abs(point.gap) <= _NO_GAP * eps * max(1.0, float(np.abs(q).max()))
-    distance = 0.0 if none else float(np.sqrt(2 * abs(point.gap) / form.values[-1]))
+    distance = 0.0 if none else float(np.sqrt(2 * abs(point.gap) / curvatures[-1]))
     ways = np.append(states.q - point.q, speed * (np.asarray(ts) - point.t)[:, None], axis=1)
-    parts = ways[:, : len(form.directions)] @ form.directions
-    weights = form.values * parts**2
-    clear = weights[:, -1] > _CLEAR * np.where(form.values < 0, -weights, 0.0).sum(axis=1)
+    parts = ways[:, : len(directions)] @ directions
+    weights = curvatures * parts**2
+    clear = weights[:, -1] > _CLEAR * np.where(curvatures < 0, -weights, 0.0).sum(axis=1)
     # The time may be that of a row, and the sheets may be nearest on either side of it.
     first, last = max(i - 1, 0), min(i + 2, ts.size - 1)
     before = [k for k in range(first, max(first - _ROWS, -1), -1) if clear[k]]
     after = [k for k in range(last, min(last + _ROWS, ts.size)) if clear[k]]
     kept = None
-    if not none and form.two_sheets and before and after:
+    # Configurations are in two sheets, apart in the direction of the last.
+    two_sheets = (curvatures > 0).sum() == 1 and (curvatures < 0).any()
+    if not none and two_sheets and before and after:
         kept = bool(parts[before[0], -1] * parts[after[0], -1] > 0)
-    nearest = point.q + distance * form.directions[: point.q.size, -1]
+    nearest = point.q + distance * directions[: point.q.size, -1]
     gap = np.abs(point.gap * point.y / scales)
     return Crossing(found.time, gap, distance, kept, (point.t, nearest), rank)
 
 
 def other_branch(system, formulation, found: Crossing) -> Finding:
     """A run that left the branch of its motion: when, how near the branches are, what to do."""
+    name, gap = _gap(system, found)
     message = (
         f"the run changed to another branch of the configurations at t = {found.time:.6g} s, to "
         f"which no motion leads: it passed a near-singular position at the distance "
-        f"{found.distance:.3g} in the coordinates ({_gap_in_words(system, found)}), nearer than "
+        f"{found.distance:.3g} in the coordinates ({gap}), nearer than "
         f"{type(formulation).__name__} resolves with these steps. {_remedy(formulation)}; or, if "
         "the constraints are meant to be singular there, give them parameters with which they are."
     )
-    return Finding(message, found.distance, found.time, _constraint_of_gap(system, found))
-
-
-def _resting(system, t, q) -> State:
-    return State(q, jnp.zeros(velocity_count(system, t, q), q.dtype))
+    return Finding(message, found.distance, found.time, (name,))
 
 
 def faded_reactions(system, formulation, found: Crossing) -> Finding | None:
@@ -124,7 +121,8 @@ def faded_reactions(system, formulation, found: Crossing) -> Finding | None:
     if damping is None:
         return None
     q = jnp.asarray(q)
-    mass, jac, *_ = declared(system, t, _resting(system, t, q))
+    rest = State(q, jnp.zeros(velocity_count(system, t, q), q.dtype))
+    mass, jac, *_ = declared(system, t, rest)
     jac = jac[: found.gap.size]
     try:
         response = jac @ np.linalg.solve(mass, jac.T)
@@ -134,26 +132,23 @@ def faded_reactions(system, formulation, found: Crossing) -> Finding | None:
     least = float(np.sqrt(max(ratio, 0.0)))
     if least > _FADED * damping:
         return None
+    name, gap = _gap(system, found)
     message = (
         f"the run passed a near-singular position at t = {found.time:.6g} s at the distance "
-        f"{found.distance:.3g} in the coordinates ({_gap_in_words(system, found)}). The least "
+        f"{found.distance:.3g} in the coordinates ({gap}). The least "
         f"relative singular value {least:.2g} of the constraints there is not above "
         f"{_FADED:g} times the damping {damping:.2g}, below which their reactions fade: the motion "
         f"after it may be wrong. {_remedy(formulation)}."
     )
-    return Finding(message, least, found.time, _constraint_of_gap(system, found))
+    return Finding(message, least, found.time, (name,))
 
 
-def _constraint_of_gap(system, found: Crossing) -> tuple[str, ...]:
-    return (system.labels().constraint(int(np.argmax(found.gap))),)
-
-
-def _gap_in_words(system, found: Crossing) -> str:
-    k = int(np.argmax(found.gap))
-    labels = system.labels()
+def _gap(system, found: Crossing) -> tuple[str, str]:
+    """Name of the constraint that misses the position by most, and by how much, in words."""
+    k, labels = int(np.argmax(found.gap)), system.labels()
     unit = labels.constraint_units[k] if k < len(labels.constraint_units) else ""
-    change = f"{found.gap[k]:.3g}" + (f" {unit}" if unit else "")
-    return f"it would be singular if constraint {labels.constraint(k)!r} changed by {change}"
+    name, change = labels.constraint(k), f"{found.gap[k]:.3g}" + (f" {unit}" if unit else "")
+    return name, f"it would be singular if constraint {name!r} changed by {change}"
 
 
 def _damping(formulation, dtype) -> float | None:
@@ -184,16 +179,6 @@ class _Point(NamedTuple):
     gap: float
     jac: np.ndarray
     hessian: np.ndarray
-
-
-def _between(t, i, ts, states) -> tuple[np.ndarray, float]:
-    """Coordinates of a run at a time, and the size of its velocities."""
-    j = min(i + 1, ts.size - 1)
-    h = np.reshape(ts[j] - ts[i], (1, 1, 1))
-    s = np.reshape((t - ts[i]) / (ts[j] - ts[i]) if j > i else 0.0, (1, 1, 1))
-    ends = lambda x: (x[i][None, None], x[j][None, None])  # noqa: E731
-    q, _ = hermite(np, h, s, ends(states.q), ends(states.v))
-    return q[0, 0], float(np.linalg.norm(states.v[i])) or 1.0
 
 
 def _critical(system, t, q, speed: float, scales, rank: int) -> _Point | None:
@@ -251,25 +236,12 @@ def _equations(system, scales, speed, x, y, g) -> _Equations:
     return _Equations(residual(z), jax.jacfwd(residual)(z), jax.jacfwd(phi)(x), hessian)
 
 
-class _Form(NamedTuple):
-    """The quadratic form of a critical point on the directions that the constraints allow.
+def _form(point: _Point, rank: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """The quadratic form of a critical point; `None` where it allows no configurations.
 
-    Args:
-        values: its curvatures, rising, signed so that configurations have a positive sum.
-        directions: unit vectors, one in each column, of coordinates and, where it matters, time.
+    Its curvatures, rising, signed so that configurations have a positive sum; and unit vectors in
+    the directions that the constraints allow, of coordinates and, where it matters, time.
     """
-
-    values: np.ndarray
-    directions: np.ndarray
-
-    @property
-    def two_sheets(self) -> bool:
-        """Whether configurations are in two sheets: apart in the direction of the last."""
-        return int((self.values > 0).sum()) == 1 and bool((self.values < 0).any())
-
-
-def _form(point: _Point, rank: int) -> _Form | None:
-    """The quadratic form of a critical point; `None` where it allows no configurations."""
     jac, hessian = point.jac, point.hessian
     if not jac[:, -1].any() and not hessian[-1].any():  # nothing depends on time
         jac, hessian = jac[:, :-1], hessian[:-1, :-1]
@@ -280,4 +252,4 @@ def _form(point: _Point, rank: int) -> _Form | None:
     least = _FLAT * np.abs(values).max()
     if not values[-1] > least:
         return None
-    return _Form(np.where(np.abs(values) > least, values, 0.0), allowed @ vectors)
+    return np.where(np.abs(values) > least, values, 0.0), allowed @ vectors

@@ -1,25 +1,57 @@
-"""A run is examined: its failure, or what may be wrong with it."""
+"""A run is examined: its failure, or what may be wrong with it.
 
-from typing import Any
+Rows of a run are surveyed by one small compiled program, in blocks of one size; what follows from
+them is arithmetic, in NumPy for findings and in JAX for values of members of a batch.
+"""
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.diagnosis import failure
-from jaxdae.diagnosis.assumptions import changed_rank
+from jaxdae.compiled import jit
+from jaxdae.control.base import control_input
+from jaxdae.diagnosis import branches, failure
 from jaxdae.diagnosis.backward import growth_along
-from jaxdae.diagnosis.diagnostics import (
-    passages_of,
-    rows_of,
-    surveyed,
-    tolerance_of,
-    warnings_of_rows,
+from jaxdae.diagnosis.findings import Finding, Findings, Passage
+from jaxdae.diagnosis.passages import (
+    AROUND,
+    BLOCK,
+    BRIEFLY,
+    held_by,
+    in_blocks,
+    incompatibility,
+    jacobian_at,
+    near,
+    passages_along,
+    passages_found,
+    rank_along,
+    row_scales,
 )
-from jaxdae.diagnosis.findings import Finding, Findings
-from jaxdae.diagnosis.passages import near
 from jaxdae.diagnosis.preconditions import rest_along
-from jaxdae.simulation.problem import Method, Problem
+from jaxdae.diagnosis.starts import changed_rank
+from jaxdae.simulation.problem import default_tolerance, Method, Problem, ROUND_OFF
 from jaxdae.solvers.grid import known_ends
+from jaxdae.systems import constraint_residuals, generalized_energy
+from jaxdae.systems.dynamics import has_reaction_forces
+from jaxdae.systems.kinematics import coordinate_rate, has_rate
+
+# Near-singular positions, the lowest first, at which a run is asked for its branch.
+_MOST_POSITIONS = 32
+# Errors of the energy below this part of its changes are not pointed out: where a tolerance or an
+# integral of the work vouches for more, and where steps or weights are the user's choice.
+_PRECISE, _COARSE = 1e-3, 5e-2
+# Fewer rows than this say nothing about the work of forces between them.
+_FEWEST_ROWS = 33
+# A change of the power from row to row that is so many times that of its neighbours is a jump.
+_JUMP = 4.0
+# Below this part of the potential energy nothing moves.
+_REST = 1e-3
 
 
 def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = True) -> Findings:
@@ -39,30 +71,285 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     if not bool(trajectory.success):
         message = failure.describe_failure(trajectory, method.solver)
         return Findings(Finding(message, time=float(trajectory.final_time)))
+    known = lambda found: tuple(x for x in found if x is not None)  # noqa: E731
     found = [failure.review(trajectory), changed_rank(trajectory)]
     if problem.times.grid is not None:  # an adaptive run stops at a singularity
         found.append(failure.review_controller(trajectory))
     if not (rows and trajectory.plain):
-        return Findings(warnings=_known(found))
+        return Findings(warnings=known(found))
     found.append(rest_along(trajectory))
+    system, formulation, controller = problem.parts
     watched = rows_of(trajectory, _tolerance(problem, method))
-    state, survey = surveyed(*problem.parts, watched)
-    passed = passages_of(problem.system, problem.formulation, watched, state, survey)
-    found += warnings_of_rows(problem.system, problem.formulation, watched, state, survey, passed)
-    found.append(growth_along(*problem.parts, watched.ts, state))
+    ts, state = watched.ts, _states(system, formulation, watched.ts, watched.ys)
+    survey = in_blocks(lambda t, s: _survey_block(system, controller, t, s), BLOCK, ts, state)
+    # Rates of coordinates in place of velocities, for curves between rows.
+    rates = state
+    if has_rate(system):
+        v = in_blocks(partial(_rates_block, system), BLOCK, ts, state.q, state.v)
+        rates = SimpleNamespace(q=state.q, v=v)
+    passed = passages_along(system, formulation, ts, rates, survey.jac, AROUND)
+    balanced, unbalanced = _of_energy(formulation, watched, survey)
+    # The tolerance and the balance of energy vouch for a run that stayed on its branch.
+    exact = watched.tolerance is not None and formulation.capabilities.weight is None
+    vouched = exact and balanced
+    if formulation.capabilities.enforces_constraints:
+        found.append(incompatibility(system, ts, rates, survey.jac, survey.residual))
+    found += [
+        _of_positions(system, formulation, ts, rates, survey.jac, passed, vouched=vouched),
+        unbalanced,
+        growth_along(*problem.parts, ts, state),
+    ]
     change = np.abs(survey.energy - survey.energy[0]).max()
     positions = tuple(near(*passed))
-    return Findings(None, _known(found), positions, float(survey.residual.max()), float(change))
-
-
-def _known(found: list[Finding | None]) -> tuple[Finding, ...]:
-    return tuple(x for x in found if x is not None)
+    return Findings(None, known(found), positions, float(survey.residual.max()), float(change))
 
 
 def _tolerance(problem: Problem, method: Method) -> float | None:
-    """Of the step control; `None` for fixed steps."""
+    """Of the step control, relative and absolute together; `None` for fixed steps or without."""
     asked, times = known_ends(method.stepsize_controller).controller, problem.times
     fixed = times.grid is not None or (asked is None and times.first_step is not None)
     if fixed or isinstance(asked, diffrax.ConstantStepSize):
         return None
-    return tolerance_of(asked, problem.state.q.dtype)
+    if asked is None:
+        return 2 * default_tolerance(problem.state.q.dtype)
+    values = [getattr(asked, name, None) for name in ("rtol", "atol")]
+    if any(x is None for x in values):
+        return None
+    return sum(float(np.max(np.asarray(x))) for x in jax.tree.leaves(values))
+
+
+class Watched(NamedTuple):
+    """Rows of a run that reached its end.
+
+    Args:
+        ts: times [s], the start first.
+        ys: the formulation's own states there.
+        work: integrated work there, or `None`.
+        tolerance: of the step control, relative and absolute added; `None` for fixed steps.
+        steps: their number.
+    """
+
+    ts: Any
+    ys: Any
+    work: Any
+    tolerance: float | None
+    steps: int
+
+
+def rows_of(run, tolerance: float | None) -> Watched:
+    """The rows by which a run is examined: what was watched, or the start and what was saved."""
+    steps, work = int(run.stats["num_steps"]), None
+    if run.watched is not None:
+        ts, ys, work = jax.device_get(run.watched)
+        work = None if work is None else np.sum(work, axis=0)
+        return Watched(ts, ys, work, tolerance, steps)
+    (t0, y0), ts, ys, work = jax.device_get((run.start, run.ts, run.saved, run.work_integrals))
+    reached = np.flatnonzero(np.isfinite(ts))
+    ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
+    work = None if work is None else np.sum(work, axis=0)[reached]
+    if ts.size == 0 or ts[0] != t0:
+        ts = np.concatenate([t0[None], ts])
+        ys = jax.tree.map(lambda a, b: np.concatenate([a[None], b]), y0, ys)
+        work = None if work is None else np.concatenate([[0.0], work])
+    return Watched(ts, ys, work, tolerance, steps)
+
+
+class Row(NamedTuple):
+    """What is read of one state.
+
+    Args:
+        jac: constraint Jacobian, shape `(c, n)`.
+        energy: generalized energy [J].
+        potential: potential energy [J].
+        power: of all forces but the constraint reactions [W].
+        residual: largest constraint residual, at both levels.
+        offset: largest of `phi_dot - J v`, not zero where constraints do work; infinite where
+            forces depend on the multipliers.
+        slope: sum of `|dV/dq|`, energy by displacement.
+    """
+
+    jac: Any
+    energy: Any
+    potential: Any
+    power: Any
+    residual: Any
+    offset: Any
+    slope: Any
+
+
+def read_row(system, controller, t, state) -> Row:
+    """What the diagnostics need of one state."""
+    q, v = state.q, state.v
+    t = jnp.asarray(t, q.dtype)
+    u = control_input(controller, t, state)
+    residual = constraint_residuals(system, t, q, v)
+    jac = jacobian_at(system, t, q, v)
+    dependent = has_reaction_forces(system, t, q, v, state.w, u)
+    largest = lambda x: jnp.max(jnp.abs(x), initial=0.0)  # noqa: E731
+    return Row(
+        jac,
+        generalized_energy(system, t, q, v),
+        system.potential_energy(t, q),
+        _power(system, t, state, u),
+        jnp.maximum(largest(residual.phi), largest(residual.phi_dot)),
+        jnp.asarray(jnp.inf, q.dtype) if dependent else largest(residual.phi_dot - jac @ v),
+        jnp.sum(jnp.abs(jax.grad(system.potential_energy, argnums=1)(t, q))),
+    )
+
+
+def _power(system, t, state, u):
+    """Power of forces, dissipation and explicit time, without the reactions."""
+    q, v, w = state.q, state.v, state.w
+    _, dissipated = jax.jvp(lambda v: system.dissipation(t, q, v), (v,), (v,))
+
+    def lagrangian(t):
+        return system.kinetic_energy(t, q, v) - system.potential_energy(t, q)
+
+    _, explicit = jax.jvp(lagrangian, (t,), (jnp.ones_like(t),))
+    return system.force(t, q, v, w, u) @ v - dissipated - explicit
+
+
+# One program for all formulations.
+@jit(compiler_options=BRIEFLY)
+def _survey_block(system, controller, ts, states):
+    return jax.vmap(lambda t, state: read_row(system, controller, t, state))(ts, states)
+
+
+@jit(compiler_options=BRIEFLY)
+def _states_block(system, formulation, ts, ys):
+    return jax.vmap(lambda t, y: formulation.recover(system, t, y))(ts, ys)
+
+
+def _states(system, formulation, ts, ys):
+    """`(q, v, w)` of rows, as NumPy arrays."""
+    if formulation.capabilities.plain_state:
+        return jax.device_get(ys)
+    return in_blocks(lambda t, y: _states_block(system, formulation, t, y), BLOCK, ts, ys)
+
+
+@jit(compiler_options=BRIEFLY)
+def _rates_block(system, ts, q, v):
+    return jax.vmap(lambda t, q, v: coordinate_rate(system, t, q, v))(ts, q, v)
+
+
+def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool) -> Finding | None:
+    """What a run made of near-singular positions; `None` where nothing is wrong.
+
+    `passed` are those of `passages_along`, `AROUND` them as well; a run is `vouched` for that is
+    right where it stayed on its branch.
+    """
+    passages, typical = passed
+    lowest = sorted(passages, key=lambda x: x.value)[:_MOST_POSITIONS]
+    made = _crossings(system, formulation, ts, states, jac, lowest)
+    for one in made:
+        if one is not None and one.kept is False:
+            return branches.other_branch(system, formulation, one)
+    if not formulation.capabilities.passes_singular_positions:
+        kept = {x.time for x in made if x is not None and x.kept}
+        left = [x for x in near(passages, typical) if not (vouched and x.time in kept)]
+        return passages_found(formulation, left, typical)
+    for one in made:
+        if one is not None and one.distance > 0:
+            faded = branches.faded_reactions(system, formulation, one)
+            if faded is not None:
+                return faded
+    return None
+
+
+def _crossings(system, formulation, ts, states, jac, passages: list[Passage]) -> list:
+    """What a run made of each of some positions; `None` where that is not known."""
+    count = len(states.q)
+    m = (
+        0
+        if not passages
+        else eqx.filter_eval_shape(
+            system.position_constraints, jnp.zeros((), states.q.dtype), jnp.asarray(states.q[0])
+        ).shape[0]
+    )
+    if m == 0 or count < 2:
+        return [None] * len(passages)
+    positions = jac[:, :m]
+    scales = row_scales(np, positions)
+    held = held_by(system, formulation, ts, states) if m == jac.shape[1] else None
+    rank = rank_along(np.linalg.svd(positions * scales, compute_uv=False)) if held is None else held
+    return [branches.crossing(system, x, ts, states, scales[:, 0], int(rank)) for x in passages]
+
+
+def energy_deviation(xp, ts, rows: Row, work=None):
+    """Largest error of the energy balance [J], and what of it the quadrature may be.
+
+    The work is integrated, or by the trapezoidal rule on the power of the rows. The error is NaN
+    where the work of the reactions is not known; the other number is the difference between the
+    rule with all rows and with every other one, beside what jumps of the power between two rows may
+    add.
+    """
+    zero = xp.zeros_like(rows.energy[0])
+    if work is not None:
+        return xp.max(xp.abs(rows.energy - rows.energy[0] - work)), zero
+    gained = _trapezoids(xp, ts, rows.power)
+    coarse = _trapezoids(xp, ts[::2], rows.power[::2])
+    error = xp.max(xp.abs(rows.energy - rows.energy[0] - gained))
+    # Reactions that do work, or an inconsistent start, change the energy.
+    round_off = float(jnp.finfo(rows.energy.dtype).eps) ** ROUND_OFF
+    unknown = (xp.max(rows.offset) > round_off) | (rows.residual[0] > round_off)
+    if ts.shape[0] < _FEWEST_ROWS:  # too few to tell the error of the rule
+        unknown = unknown | (xp.max(xp.abs(rows.power)) > 0.0)
+    return xp.where(unknown, xp.nan, error), xp.max(xp.abs(coarse - gained[::2])) + _jumps(
+        xp, ts, rows.power
+    )
+
+
+def _jumps(xp, ts, power):
+    """What the trapezoidal rule may be off by jumps of the power, of inputs that are switched."""
+    change = xp.abs(power[1:] - power[:-1])
+    if change.shape[0] < 2:
+        return xp.zeros_like(ts[0])
+    before = xp.concatenate([change[1:2], change[:-1]])
+    behind = xp.concatenate([change[1:], change[-2:-1]])
+    jumps = change > _JUMP * xp.maximum(before, behind)
+    return 0.5 * xp.sum(xp.where(jumps, xp.abs(ts[1:] - ts[:-1]) * change, 0.0))
+
+
+def _trapezoids(xp, ts, power):
+    """Integrals from the first time to each."""
+    each = 0.5 * (ts[1:] - ts[:-1]) * (power[1:] + power[:-1])
+    return xp.concatenate([xp.zeros_like(power[:1]), xp.cumsum(each)])
+
+
+def energy_error(system, controller, ts, states, work):
+    """For `Trajectory.energy_error`: arguments as they stand there, the start first."""
+    rows = jax.vmap(lambda t, s: read_row(system, controller, t, s))(ts, states)
+    return energy_deviation(jnp, ts, rows, work)[0]
+
+
+def balance_is_known(formulation, work) -> bool:
+    """Whether the energy balance can be had: of realizing forces only by the integrated work."""
+    return work is not None or formulation.capabilities.enforces_constraints
+
+
+def _of_energy(formulation, watched: Watched, rows: Row) -> tuple[bool, Finding | None]:
+    """Whether the balance of energy is known to hold along a run, and what is wrong with it."""
+    if not balance_is_known(formulation, watched.work):
+        return False, None
+    error, quadrature = energy_deviation(np, np.asarray(watched.ts), rows, watched.work)
+    if not np.isfinite(error):
+        return False, None
+    moved = np.abs(rows.energy - rows.potential).max() + np.ptp(rows.potential)
+    scale = float(max(moved, _REST * np.abs(rows.potential).max()))
+    exact = watched.tolerance is not None and formulation.capabilities.weight is None
+    part = _PRECISE if exact or watched.work is not None else _COARSE
+    part = part if watched.tolerance is not None else _COARSE
+    part = max(part, watched.steps * (watched.tolerance or 0.0))
+    # Near rest it is the absolute tolerance of displacements that makes the error.
+    least = float(jnp.finfo(rows.energy.dtype).eps) ** 0.5
+    displaced = float(rows.slope.max()) * watched.steps * (watched.tolerance or least)
+    explained = part * scale + displaced
+    if error <= explained + 2 * float(quadrature):
+        return True, None
+    message = (
+        f"the energy balance is off by {float(error):.3g} J, {100 * float(error) / scale:.3g} % of "
+        f"the {scale:.3g} J that the motion exchanges; its tolerance and steps explain up to "
+        f"{explained:.2g} J. Take a smaller tolerance or step; at singular positions use "
+        "Multipliers(..., solve=SingularityRobust()); see plot_energy(run, work=True)."
+    )
+    return False, Finding(message, float(error))

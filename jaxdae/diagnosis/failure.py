@@ -48,14 +48,11 @@ class SimulationError(RuntimeError):
 
 
 def describe_failure(trajectory, solver=None) -> str:
-    """What failed, when, the state of the constraints there, and what to try.
+    """What failed, when, the state of the constraints there, and what to try, as a paragraph.
 
     Args:
-        trajectory: a failed run; of a batch, one member (`Trajectory.member`).
+        trajectory: a failed run; of a batch, one member.
         solver: the method of the run; `None` where that is not known.
-
-    Returns:
-        A paragraph.
     """
     t, state = float(trajectory.final_time), trajectory.last_state
     system = trajectory.system
@@ -70,17 +67,13 @@ def describe_failure(trajectory, solver=None) -> str:
         stop = trajectory.formulation.examination.stop
         cause = stop(system, trajectory.final_time, trajectory.final)
     if bool(trajectory.result == _NONFINITE):
-        text = f"the state is no longer finite after t = {t:.6g} s ({reason})."
+        if cause is None:
+            cause = _STEP_TOO_LARGE + (_UNSOLVED if hasattr(solver, "root_finder") else "")
         said = review(trajectory)
-        parts = [text, _too_large(solver) if cause is None else cause]
-        return " ".join(parts if said is None else [*parts, said.message])
+        text = f"the state is no longer finite after t = {t:.6g} s ({reason}). {cause}"
+        return text if said is None else f"{text} {said.message}"
     report = _constraint_report(system, t, state, solver) if cause is None else cause
     return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
-
-
-def _too_large(solver) -> str:
-    iterates = hasattr(solver, "root_finder")
-    return _STEP_TOO_LARGE + (_UNSOLVED if iterates else "")
 
 
 def _of_controller(trajectory) -> str | None:
@@ -161,26 +154,27 @@ def _constraint_report(system: System, t: float, state: State, solver) -> str:
             "The system has no constraints, and all that it declares is finite there: the motion "
             f"tends to a singularity, or {_too_stiff(solver)}"
         )
-    result = numerical_rank(jac, NEARLY_DEPENDENT)
-    values = result.singular_values
     labels, worst = system.labels(), int(np.argmax(phi))
     text = f"Largest residual: {labels.constraint(worst)!r} = {phi[worst]:.3g}. "
-    near = nearness(system, t, state.q, state.v)
-    if result.rank == jac.shape[0] and near.singular:
-        names = ", ".join(repr(labels.constraint(i)) for i in near.involved)
-        return text + (
-            "The constraints lose independence there: a row of their Jacobian nearly vanishes, "
-            f"with the least singular value {near.least:.3g}; involved: {names}. {_REMEDY}"
+    result, near = numerical_rank(jac, NEARLY_DEPENDENT), nearness(system, t, state.q, state.v)
+    if result.rank < jac.shape[0]:
+        how = (
+            f"singular values {singular_values_text(result)} of the Jacobian with unit rows; "
+            f"{involved(labels, result)}"
         )
-    if result.rank == jac.shape[0]:
+    elif near.singular:
+        names = ", ".join(repr(labels.constraint(i)) for i in near.involved)
+        how = (
+            "a row of their Jacobian nearly vanishes, with the least singular value "
+            f"{near.least:.3g}; involved: {names}"
+        )
+    else:
+        least = result.singular_values[-1]
         return text + (
-            f"The constraints are independent (least singular value {values[-1]:.3g}): "
+            f"The constraints are independent (least singular value {least:.3g}): "
             f"{_too_stiff(solver, 'lower the gains')}"
         )
-    return text + (
-        f"The constraints lose independence there: singular values {singular_values_text(result)} "
-        f"of the Jacobian with unit rows; {involved(labels, result)}. {_REMEDY}"
-    )
+    return f"{text}The constraints lose independence there: {how}. {_REMEDY}"
 
 
 def singular_values_text(result: NumericalRank) -> str:
@@ -193,17 +187,9 @@ _AHEAD = (0.0, 1e-12, 1e-9, 1e-6)
 
 
 def describe_nonfinite(system: System, controller, t, state: State) -> str | None:
-    """The first function that is NaN or infinite at a state, or a moment after it.
+    """The first function that is NaN or infinite at a state, or a moment after it, in words.
 
-    Args:
-        system: what moved.
-        controller: `u = controller(t, q, v, w)`, or `None`.
-        t: time [s].
-        state: the last state that was reached.
-
-    Returns:
-        The function, the entry, its value, the time, and what to look for; `None` if all are
-        finite.
+    The function, the entry, its value, the time, and what to look for; `None` if all are finite.
     """
     ts = float(t) + np.array(_AHEAD) * (1 + abs(float(t)))
     result = _values(system, controller, jnp.asarray(t), jnp.asarray(ts, state.q.dtype), state)

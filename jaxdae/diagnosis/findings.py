@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from jaxdae.diagnosis.passages import Passage
-
 
 class Finding(NamedTuple):
     """Something that a user should know of a run.
@@ -19,6 +17,18 @@ class Finding(NamedTuple):
     value: float | None = None
     time: float | None = None
     constraints: tuple[str, ...] = ()
+
+
+class Passage(NamedTuple):
+    """A near-singular position that a run passed.
+
+    Args:
+        time: [s].
+        value: least singular value met, rows scaled by their largest lengths along the run.
+    """
+
+    time: float
+    value: float
 
 
 class Findings(NamedTuple):

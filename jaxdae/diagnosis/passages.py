@@ -1,8 +1,24 @@
-"""Near-singular positions that a run passed, between its rows as well: bounds, then a search."""
+"""Constraints that depend on each other or contradict each other along a run, between rows too.
 
-from typing import Any, NamedTuple
+Near-singular positions are found by bounds, then a search. Constraints may also agree at the start
+alone: a run then goes on with a residual that no motion could avoid, that which remains at the
+point next to a state that satisfies the constraints best.
+"""
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+from jaxdae.compiled import jit
+from jaxdae.diagnosis.findings import Finding, Passage
+from jaxdae.diagnosis.starts import start_rank
+from jaxdae.formulations.base import solves
+from jaxdae.simulation.problem import ROUND_OFF, START_TOLERANCE
+from jaxdae.systems import constraint_residuals, State
+from jaxdae.systems.independence import unsatisfied
+from jaxdae.systems.kinematics import coordinate_rate, velocities_of
 
 # Singular values below this part of the largest do not count for the rank of a mechanism.
 RANK = 1e-6
@@ -15,18 +31,43 @@ _PLACES, _ROUNDS = 16, 4
 _HALVINGS = 5
 # What trapezoids of the velocities may miss of a change: about 1 rad of an oscillation in a row.
 _RESOLVED = 0.1
+# Rows of a block: a default run is one, and places between rows are few.
+BLOCK, _FEW = 256, 64
+# In how many intervals values of members of a batch are searched.
+_INTERVALS = 4
+# Most operations that warnings may cost; the values can be had for any size.
+_MOST_WORK = 5_000_000
+# Constraints are compatible next to a state whose least singular value is above this part of the
+# largest, and above so many times the distance to the constraints.
+_INDEPENDENT, _PER_DISTANCE = 1e-2, 100.0
+# Constraints with less than this part of the largest residual take no part.
+_PART = 0.1
+# Most operations of the search for incompatible constraints between rows.
+_MOST_BETWEEN = 20_000_000
+# Run once or twice, as long as it compiles: no optimization.
+BRIEFLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-class Passage(NamedTuple):
-    """A near-singular position that a run passed.
+def in_blocks(function, size: int, *rows):
+    """A compiled function of arrays of rows, in blocks of one shape, as NumPy arrays."""
+    count = len(jax.tree.leaves(rows)[0])
+    parts = []
+    for i in range(0, count, size):
+        take = np.minimum(np.arange(i, i + size), count - 1)
+        parts.append(jax.device_get(function(*jax.tree.map(lambda x, k=take: x[k], rows))))
+    joined = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    return jax.tree.map(lambda x: x[:count], joined)
 
-    Args:
-        time: [s].
-        value: least singular value met, rows scaled by their largest lengths along the run.
-    """
 
-    time: float
-    value: float
+def jacobian_at(system, t, q, v):
+    """Constraint Jacobian, shape `(c, n)`."""
+    return jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)
+
+
+@jit(compiler_options=BRIEFLY)
+def _jacobians_block(system, ts, q, v):
+    one = lambda t, q, v: jacobian_at(system, t, q, velocities_of(system, t, q, v))  # noqa: E731
+    return jax.vmap(one)(ts, q, v)
 
 
 def row_scales(xp, jac):
@@ -38,12 +79,8 @@ def row_scales(xp, jac):
 def hermite(xp, h, s, q, v):
     """Cubic Hermite interpolation of `q`, and its rate, at a part `s` of steps `h`.
 
-    Args:
-        xp: `numpy` or `jax.numpy`.
-        h: steps, shape `(k, 1, 1)`.
-        s: parts of them, shape `(k, places, 1)`.
-        q: coordinates at both ends, each `(k, 1, n)`.
-        v: velocities there.
+    Steps have shape `(k, 1, 1)`, parts `(k, places, 1)`; `q` and `v` are pairs of coordinates and
+    velocities at both ends, each `(k, 1, n)`.
     """
     (q0, q1), (v0, v1) = q, v
     position = (
@@ -57,42 +94,27 @@ def hermite(xp, h, s, q, v):
     return position, rate
 
 
-class Search(NamedTuple):
-    """What the search for the least singular value between rows works on.
-
-    Args:
-        xp: `numpy` or `jax.numpy`.
-        values: least singular values from times, coordinates and velocities, first axis rows.
-        ts: times of the rows.
-        q: coordinates there.
-        v: velocities there.
-    """
-
-    xp: Any
-    values: Any
-    ts: Any
-    q: Any
-    v: Any
-
-
-def close_in(search: Search, intervals):
-    """The lowest least singular value in each of some intervals between rows, and its time."""
-    xp, i = search.xp, intervals
-    h = search.ts[i + 1] - search.ts[i]
+def curve(xp, ts, q, v, i, s):
+    """Times, coordinates and rates at parts `s (k, places)` of intervals `i (k,)` between rows."""
+    h = (ts[i + 1] - ts[i])[:, None]
     ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
-    middle, width = 0.5 * xp.ones_like(h), 0.5
+    return ts[i][:, None] + s * h, *hermite(xp, h[..., None], s[..., None], ends(q), ends(v))
+
+
+def _close_in(xp, values, ts, q, v, i):
+    """The lowest of some values in each of some intervals between rows, and its time."""
+    middle, width = 0.5 * xp.ones_like(ts[i]), 0.5
     results: Any = None
     for _ in range(_ROUNDS):
         places = xp.linspace(-width, width, _PLACES)
         s = xp.clip(middle[:, None] + places[None], 0.0, 1.0)
-        q, v = hermite(xp, h[:, None, None], s[..., None], ends(search.q), ends(search.v))
-        t = search.ts[i][:, None] + s * h[:, None]
+        t, *state = curve(xp, ts, q, v, i, s)
         flat = lambda x: x.reshape(-1, *x.shape[2:])  # noqa: E731
-        values = search.values(flat(t), flat(q), flat(v)).reshape(s.shape)
-        best = xp.argmin(values, axis=1)[:, None]
+        found = values(flat(t), *map(flat, state)).reshape(s.shape)
+        best = xp.argmin(found, axis=1)[:, None]
         pick = lambda x, k=best: xp.take_along_axis(x, k, axis=1)[:, 0]  # noqa: E731
         middle, width = pick(s), 2 * width / (_PLACES - 1)
-        results = (pick(values), pick(t))
+        results = (pick(found), pick(t))
     return results
 
 
@@ -153,7 +175,7 @@ def find_passages(
         held: rank that the run held; by default the largest of the rows.
         part: of the median below which the least singular value counts as one.
     """
-    ts = np.asarray(ts)
+    ts, q, v = np.asarray(ts), states.q, states.v
     scales = row_scales(np, jac)
     every = _singular_values(jac * scales)
     rank = rank_along(every) if held is None else int(held)
@@ -164,60 +186,31 @@ def find_passages(
         scaled = jacobians(t, q, v) * scales
         return _singular_values(scaled)[:, rank - 1], scaled
 
-    results = [Passage(float(t), float(x)) for t, x in zip(ts, rows, strict=True) if x < level]
-    pieces = _Pieces.from_end_to_end(
-        np.flatnonzero(resolved(np, ts, states.q, states.v)), rows, jac * scales
-    )
+    # Parts of intervals in which a position may be: both ends, least singular values and `J` there.
+    i = np.flatnonzero(resolved(np, ts, q, v))
+    ends = lambda x: np.stack([x[i], x[i + 1]])  # noqa: E731
+    pieces = np.stack([np.zeros(i.size), np.ones(i.size)]), ends(rows), ends(jac * scales)
     for _ in range(_HALVINGS):
-        pieces = pieces.halved(ts, states, sampled, level)
-    close = np.unique(pieces.intervals)
-    if close.size:
-        values = lambda *x: sampled(*x)[0]  # noqa: E731
-        least, times = close_in(Search(np, values, ts, states.q, states.v), close)
-        results += [
-            Passage(float(t), float(x)) for x, t in zip(least, times, strict=True) if x < level
-        ]
-    return _distinct(results, ts), typical
-
-
-class _Pieces(NamedTuple):
-    """Parts of intervals between rows in which a near-singular position may be.
-
-    Args:
-        intervals: numbers of the rows before them, shape `(k,)`.
-        parts: both ends, as parts of the intervals, shape `(2, k)`.
-        values: least singular values there, shape `(2, k)`.
-        jac: scaled `J` there, shape `(2, k, c, n)`.
-    """
-
-    intervals: np.ndarray
-    parts: np.ndarray
-    values: np.ndarray
-    jac: np.ndarray
-
-    @classmethod
-    def from_end_to_end(cls, i, values, jac) -> "_Pieces":
-        """Intervals from end to end."""
-        parts = np.stack([np.zeros(i.size), np.ones(i.size)])
-        return cls(i, parts, np.stack([values[i], values[i + 1]]), np.stack([jac[i], jac[i + 1]]))
-
-    def halved(self, ts, states, sampled, level: float) -> "_Pieces":
-        """Both halves of those that may go below a level."""
-        changes = np.sqrt(np.sum((self.jac[1] - self.jac[0]) ** 2, axis=(1, 2)))
-        keep = weyl(self.values[0], self.values[1], changes) < level
-        i, parts, values, jac = self.intervals[keep], *(x[:, keep] for x in self[1:])
+        _, values, there = pieces
+        changes = np.sqrt(np.sum((there[1] - there[0]) ** 2, axis=(1, 2)))
+        keep = weyl(values[0], values[1], changes) < level
+        i, pieces = i[keep], tuple(x[:, keep] for x in pieces)
         if i.size == 0:
-            return _Pieces(i, parts, values, jac)
-        s = 0.5 * (parts[0] + parts[1])
-        ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
-        h = (ts[i + 1] - ts[i])[:, None, None]
-        q, v = hermite(np, h, s[:, None, None], ends(states.q), ends(states.v))
-        least, middle = sampled(ts[i] + s * (ts[i + 1] - ts[i]), q[:, 0], v[:, 0])
-        split = lambda x, y: np.stack(  # noqa: E731
-            [np.concatenate([x[0], y]), np.concatenate([y, x[1]])]
+            break
+        s = 0.5 * (pieces[0][0] + pieces[0][1])
+        middle = s, *sampled(*(x[:, 0] for x in curve(np, ts, q, v, i, s[:, None])))
+        pieces = tuple(
+            np.stack([np.concatenate([x[0], y]), np.concatenate([y, x[1]])])
+            for x, y in zip(pieces, middle, strict=True)
         )
-        result = split(parts, s), split(values, least), split(jac, middle)
-        return _Pieces(np.concatenate([i, i]), *result)
+        i = np.concatenate([i, i])
+    least, times = rows, ts
+    close = np.unique(i)
+    if close.size:
+        between = _close_in(np, lambda *x: sampled(*x)[0], ts, q, v, close)
+        least, times = (np.concatenate(x) for x in zip((rows, ts), between, strict=True))
+    found = zip(times, least, strict=True)
+    return _distinct([Passage(float(t), float(x)) for t, x in found if x < level], ts), typical
 
 
 def _distinct(result: list[Passage], ts) -> list[Passage]:
@@ -228,3 +221,180 @@ def _distinct(result: list[Passage], ts) -> list[Passage]:
         if all(abs(one.time - other.time) > gap for other in distinct):
             distinct.append(one)
     return sorted(distinct, key=lambda x: x.time)
+
+
+def least_singular_value(system, ts, states, held=None):
+    """Least of the r-th singular values along a run, for `Trajectory.least_singular_value`.
+
+    Rows that were not reached have been replaced. The rank is `held`, or the largest of the rows.
+    """
+    jac = jax.vmap(lambda t, s: jacobian_at(system, t, s.q, s.v))(ts, states)
+    count, c, n = jac.shape
+    if min(c, n) == 0:
+        return jnp.asarray(jnp.inf, ts.dtype)
+    scales = row_scales(jnp, jac)
+    every = jnp.linalg.svd(jac * scales, compute_uv=False)
+    rank = jnp.max(jnp.sum(every > RANK * jnp.max(every), axis=1)) if held is None else held
+    counted = jnp.arange(every.shape[1]) < rank
+    least = lambda s: jnp.min(jnp.where(counted, s, jnp.inf), axis=-1)  # noqa: E731
+
+    def values(t, q, v):
+        one = lambda t, q, v: jacobian_at(system, t, q, velocities_of(system, t, q, v))  # noqa: E731
+        result = jax.vmap(one)(t, q, v)
+        return least(jnp.linalg.svd(result * scales, compute_uv=False))
+
+    rows = least(every)
+    if count == 1:
+        return rows[0]
+    rates = jax.vmap(lambda t, s: coordinate_rate(system, t, s.q, s.v))(ts, states)
+    known = resolved(jnp, ts, states.q, rates)
+    bounds = jnp.where(known, lower_bounds(jnp, rows, jac * scales), jnp.inf)
+    lowest = jnp.argsort(bounds)[:_INTERVALS]
+    between, _ = _close_in(jnp, values, ts, states.q, rates, lowest)
+    between = jnp.where(known[lowest], between, jnp.inf)
+    return jnp.minimum(jnp.min(rows), jnp.min(between))
+
+
+def passages_along(
+    system, formulation, ts, states, jac=None, part: float = NEAR
+) -> tuple[list[Passage], float]:
+    """Near-singular positions passed, and the median of the least singular value.
+
+    Args:
+        system: what was simulated.
+        formulation: by which equations.
+        ts: times of the rows [s], the start first.
+        states: coordinates `q`, and as `v` their rates.
+        jac: constraint Jacobians there, where they are known.
+        part: of the median below which the least singular value counts as one.
+    """
+
+    def jacobians(t, q, v):
+        return in_blocks(lambda *x: _jacobians_block(system, *x), _FEW, t, q, v)
+
+    jac = jacobians(ts, states.q, states.v) if jac is None else jac
+    count, c, n = jac.shape
+    if not 0 < count * c * c * n <= _MOST_WORK:
+        return [], np.inf
+    held = held_by(system, formulation, ts, states)
+    return find_passages(jacobians, ts, states, jac, held, part)
+
+
+def held_by(system, formulation, ts, states) -> int | None:
+    """The rank that a run held, or that of its start where constraints depend on each other."""
+    held = next((x.held_rank for x in solves(formulation)), None)
+    if held is not None:
+        return int(held)
+    if formulation.capabilities.independent_constraints:
+        return None  # a start where they are not would have been refused
+    q = jnp.asarray(states.q[0])
+    t = jnp.asarray(ts[0], q.dtype)
+    v = velocities_of(system, t, q, jnp.asarray(states.v[0]))
+    start = start_rank(system, t, State(q, v))
+    return start.rank if start.dependent and start.regular else None
+
+
+def passages_found(formulation, passages: list[Passage], typical: float) -> Finding | None:
+    """Near-singular positions that a formulation is not made for; `None` without any."""
+    if not passages:
+        return None
+    least = min(passages, key=lambda x: x.value)
+    times = ", ".join(f"{x.time:.6g}" for x in passages[:5]) + (", …" if len(passages) > 5 else "")
+    message = (
+        f"the run passed {len(passages)} near-singular position(s), at t = {times} s: the least "
+        f"singular value of the constraint Jacobian, rows scaled by their largest length, fell to "
+        f"{least.value:.3g} at t = {least.time:.6g} s (median {typical:.3g}). There multipliers "
+        f"grow without bound, and {type(formulation).__name__} may lose the branch or the energy "
+        "without a sign of it in the residuals: use Multipliers(..., solve=SingularityRobust())."
+    )
+    return Finding(message, least.value, least.time)
+
+
+def incompatibility(system, ts, states, jac, residual) -> Finding | None:
+    """Constraints that cannot all be satisfied along a run; `None` where they can be.
+
+    Examined are rows next to which constraints may depend on each other, and places between rows
+    that follow the motion. `residual` is the largest of each row itself, at both levels.
+    """
+    count, c, n = jac.shape
+    if not 0 < count * c * c * n <= _MOST_WORK:
+        return None
+    ts, scales = np.asarray(ts), row_scales(np, jac)
+    distance = np.asarray(residual) * scales.max()
+    doubtful = ~_surely_independent(jac * scales, distance)
+    size = 1.0 + max(float(np.abs(x).max(initial=0.0)) for x in (states.q, states.v))
+    round_off = size * float(np.finfo(states.q.dtype).eps) ** ROUND_OFF
+    rows = np.flatnonzero(doubtful & (distance > round_off))
+    places = _between_rows(ts, states, np.flatnonzero(doubtful[1:] & doubtful[:-1]), jac.shape)
+    if rows.size + places[0].size == 0:
+        return None
+    rows = np.concatenate([[0], rows])  # the start, for what is allowed there
+    every = zip((ts, states.q, states.v), places, strict=True)
+    times, q, v = (np.concatenate([a[rows], b]) for a, b in every)
+    remaining = lambda *x: _remaining_block(system, *x)  # noqa: E731
+    phi, phi_dot = in_blocks(remaining, BLOCK, times, q, v)
+    lengths = 1.0 / scales[:, 0]
+    lengths = np.concatenate([lengths[: phi.shape[1]], lengths])
+    residuals = np.concatenate([phi, phi_dot], axis=1)
+    parts = np.abs(residuals) / lengths
+    # A point that is not finite says nothing.
+    largest = np.where(np.isfinite(parts).all(axis=1), parts.max(axis=1), 0.0)
+    explained = round_off + 2 * min(float(largest[0]), START_TOLERANCE * size)
+    over = times[largest > explained]
+    if over.size == 0:
+        return None
+    worst = int(np.argmax(largest))
+    first = float(over[np.argmin(np.abs(over - ts[0]))])
+    allowed = explained * float(lengths[np.argmax(parts[worst])])
+    # The run itself may be nearer than the point that was found.
+    own = float(residual[rows[worst]]) if worst < rows.size else np.inf
+    amount = min(float(np.abs(residuals[worst]).max()), own)
+    positions, time, sizes = phi.shape[1], float(times[worst]), np.abs(residuals[worst])
+    labels, largest = system.labels(), int(np.argmax(sizes))
+    number = lambda k: k if k < positions else k - positions  # noqa: E731
+    involved = sorted({number(k) for k in np.flatnonzero(sizes > _PART * sizes[largest])})
+    constraints = tuple(map(labels.constraint, involved))
+    level = "position" if largest < positions else "velocity"
+    message = (
+        f"the constraints cannot all be satisfied from t = {first:.6g} s on: at t = {time:.6g} s, "
+        f"next to the state of the run, no state leaves less than about {amount:.3g} of "
+        f"constraint {labels.constraint(number(largest))!r} at {level} level ({allowed:.1g} would "
+        "be explained by round-off and the start); involved: "
+        f"{', '.join(map(repr, constraints))}. They contradict each other there, and what the run "
+        "does is a compromise of its formulation, not a motion under these constraints: correct "
+        "the constraints, drop one of those involved, or end the run before."
+    )
+    return Finding(message, amount, time, constraints)
+
+
+@jit(compiler_options=BRIEFLY)
+def _remaining_block(system, ts, q, v):
+    def one(t, q, v):
+        result = unsatisfied(system, t, State(q, velocities_of(system, t, q, v)))
+        return result.phi, result.phi_dot
+
+    return jax.vmap(one)(ts, q, v)
+
+
+def _surely_independent(scaled: np.ndarray, distance: np.ndarray) -> np.ndarray:
+    """Rows whose Jacobian shows that constraints can be satisfied next to them."""
+    if scaled.shape[1] > scaled.shape[2]:
+        return np.zeros(len(scaled), bool)
+    values = np.linalg.svd(scaled, compute_uv=False)
+    return values[:, -1] > np.maximum(_INDEPENDENT, _PER_DISTANCE * distance) * values[:, 0]
+
+
+def _between_rows(ts, states, intervals, shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times, coordinates and velocities at places in intervals that follow the motion."""
+    none = ts[:0], states.q[:0], states.v[:0]
+    if intervals.size == 0:
+        return none
+    i = intervals[resolved(np, ts, states.q, states.v)[intervals]]
+    _, c, n = shape
+    places = min(_PLACES, int(_MOST_BETWEEN / max(1, i.size * c * c * n * 12)))
+    if i.size == 0 or places == 0:
+        return none
+    s = np.broadcast_to((np.arange(places) + 0.5) / places, (i.size, places))
+    t, q, v = curve(np, ts, states.q, states.v, i, s)
+    flat = lambda x: x.reshape(-1, x.shape[-1]).astype(states.q.dtype)  # noqa: E731
+    return t.reshape(-1).astype(ts.dtype), flat(q), flat(v)

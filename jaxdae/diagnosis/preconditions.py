@@ -1,6 +1,7 @@
-"""What must hold before a simulation starts, checked on the host."""
+"""What must hold before a simulation starts, checked on the host: arguments, shapes, gains."""
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import diffrax
@@ -14,16 +15,19 @@ from jaxdae.analysis.steps import spectral_limit
 from jaxdae.compiled import jit
 from jaxdae.control.base import offers_of
 from jaxdae.diagnosis.findings import Finding
+from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import is_number
 from jaxdae.formulations.stabilization import AbstractStabilization, InDirection, may_grow
 from jaxdae.formulations.structure import depends_on_any
-from jaxdae.linalg.tree_partition import connected_parts
+from jaxdae.linalg.block_tree import connected_parts
 from jaxdae.memory import Memory
 from jaxdae.solvers.constrained_term import check_terms
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.sampled import SampleSteps
 from jaxdae.stability.stability_functions import amplification, has_stability_function
-from jaxdae.systems.calls import call_with_shapes, check_parameters
+from jaxdae.systems import State, System
+from jaxdae.systems.calls import call_with_shapes, check_instance, check_parameters, described
 from jaxdae.systems.checks import (
     check_functions,
     check_symmetric_mass,
@@ -39,14 +43,149 @@ _GROWING = 1e-3
 _REST = 1e-12
 # Declarations that were checked: checking traces every function, which takes longer than many runs.
 _CHECKED = Memory(256)
+_MOST_STEPS = 2**31 - 1
+
+
+def check_kinds(
+    system, formulation, state, controller, adjoint, saveat, progress, throw, work
+) -> None:
+    """Arguments of the right kind; `TypeError` naming the argument, what it is, and should be."""
+    for name, value, kind, example in (
+        ("system", system, System, "an instance of your jaxdae.System"),
+        ("formulation", formulation, AbstractFormulation, "jaxdae.Multipliers(Baumgarte(...))"),
+        ("state", state, State, "jaxdae.State(q, v) or jaxdae.consistent_state(system, q, v)"),
+        ("adjoint", adjoint, diffrax.AbstractAdjoint | None, "diffrax.ForwardMode()"),
+        ("saveat", saveat, diffrax.SaveAt | None, "diffrax.SaveAt(ts=...)"),
+        ("progress", progress, bool | diffrax.AbstractProgressMeter, "True or False"),
+        ("throw", throw, bool | np.bool_, "True or False"),
+        ("work", work, bool | np.bool_, "True or False"),
+    ):
+        check_instance(name, value, kind, example)
+    if isinstance(adjoint, diffrax.BacksolveAdjoint):
+        raise TypeError(
+            "BacksolveAdjoint cannot give the saved rows of a trajectory; use "
+            "diffrax.RecursiveCheckpointAdjoint() for reverse mode, diffrax.ForwardMode() for "
+            "forward mode."
+        )
+    if controller is not None and (isinstance(controller, type) or not callable(controller)):
+        raise TypeError(
+            f"controller is {described(controller)}; give a callable u = controller(t, q, v, w)."
+        )
+    _check_closure("controller", controller)
+    formulation.check_parts()
+    for name, value in vars(formulation).items():
+        _check_closure(name, value)
+
+
+def _check_closure(name: str, function) -> None:
+    """A function cannot carry a value that is being traced out of the transformation."""
+    if not isinstance(function, FunctionType):
+        return
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    if not is_concrete(held):
+        raise ValueError(
+            f"the {name} closes over a value that is being differentiated or batched; write it as "
+            "an eqx.Module with that value as a field, so that JAX can see it."
+        )
+
+
+def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None:
+    """Times that are finite numbers, in order, and within the number of steps allowed."""
+    integer = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
+    if not integer or max_steps < 1:
+        raise ValueError(f"max_steps must be a positive integer; got {max_steps!r}.")
+    if max_steps > _MOST_STEPS:
+        raise ValueError(
+            f"max_steps = {max_steps} is more than the {_MOST_STEPS} that counters of 32 bits "
+            "hold; give a smaller one."
+        )
+    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
+        if name == "dt" and value is None:
+            continue
+        if isinstance(value, bool) or not is_number(value) or jnp.shape(value) != ():
+            raise TypeError(f"{name} must be a number; got {value!r}.")
+    if not is_concrete(t0, t1, dt, saveat):
+        return
+    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
+        if value is not None and not np.isfinite(value):
+            raise ValueError(f"{name} is not finite: {value}.")
+    _check_saved_times(t0, t1, saveat)
+    if dt is None:
+        return
+    if dt == 0 or (t1 - t0) * dt <= 0:
+        raise ValueError(f"dt = {dt} does not lead from t0 = {t0} to t1 = {t1}.")
+    if stepsize_controller is None and (t1 - t0) / dt > max_steps:
+        raise ValueError(
+            f"{(t1 - t0) / dt:.0f} steps of {dt} s are more than max_steps = {max_steps}; "
+            "give a larger max_steps."
+        )
+
+
+def wrong_times(times, saved: list, settings: list, controller) -> dict[str, Any]:
+    """What is wrong with times and tolerances that are known only when the program runs.
+
+    By what is wrong in words, whether it is so, a boolean array. `saved` are the times to be saved,
+    `settings` the numbers of the step controller.
+    """
+    start, end, step = times.start, times.end, times.first_step
+    numbers = [x for x in (start, end, step, times.grid, *saved) if x is not None]
+    not_finite = [jnp.any(~jnp.isfinite(x)) for x in numbers] + [
+        jnp.any(jnp.isnan(x)) for x in settings
+    ]
+    found = {"a time, a step or a tolerance is not finite.": _any(not_finite)}
+    given: list[Any] = [getattr(controller, name, None) for name in ("rtol", "atol")]
+    tolerances = [jnp.asarray(x) for x in given if is_number(x)]
+    if settings and tolerances:
+        ranges = [jnp.any(~((x >= 0) & jnp.isfinite(x))) for x in tolerances]
+        zero = jnp.all(jnp.stack([jnp.all(x == 0) for x in tolerances]))
+        found["rtol and atol must be finite, not below zero, and not both zero."] = _any(
+            [*ranges, zero]
+        )
+    if step is not None:
+        found["dt does not lead from t0 to t1."] = (step == 0) | ((end - start) * step < 0)
+    if isinstance(known_ends(controller).controller, SampleSteps):
+        found["a controller that is sampled keeps a memory, which no run backward in time has."] = (
+            end < start
+        )
+    low, high = jnp.minimum(start, end), jnp.maximum(start, end)
+    outside = [
+        jnp.any(jnp.diff(x) * jnp.sign(end - start) < 0) | jnp.any((x < low) | (x > high))
+        for x in saved
+        if x.size
+    ]
+    if outside:
+        words = "must lie between t0 and t1, in the order in which the times are reached."
+        found[f"SaveAt(ts=...) {words}"] = _any(outside)
+    return found
+
+
+def _any(conditions: list):
+    return jnp.any(jnp.stack(conditions))
+
+
+def _check_saved_times(t0, t1, saveat) -> None:
+    if saveat is not None and (saveat.solver_state or saveat.controller_state or saveat.made_jump):
+        raise ValueError(
+            "a Trajectory keeps no internal state of solver or step controller; leave "
+            "solver_state, controller_state and made_jump out of SaveAt."
+        )
+    is_sub = lambda x: isinstance(x, diffrax.SubSaveAt)  # noqa: E731
+    subs = jax.tree.leaves(None if saveat is None else saveat.subs, is_leaf=is_sub)
+    for ts in (np.asarray(sub.ts) for sub in subs if sub.ts is not None):
+        if ts.ndim != 1:
+            raise ValueError(f"SaveAt(ts=...) has shape {ts.shape}; give a vector of times.")
+        low, high = min(t0, t1), max(t0, t1)
+        if ts.size and not (low <= ts.min() and ts.max() <= high):
+            raise ValueError(
+                f"SaveAt(ts=...) asks for times from {ts.min():.6g} to {ts.max():.6g} s, outside "
+                f"the simulated {low:.6g} to {high:.6g} s; leave those out, or change t0 or t1."
+            )
+        if (np.diff(ts) * np.sign(float(t1) - float(t0)) < 0).any():
+            raise ValueError("SaveAt(ts=...) must be in the order in which the times are reached.")
 
 
 def check_declaration(system, formulation, controller, state, t0) -> None:
-    """Shapes of everything declared, once for each declaration; values of gains every time.
-
-    Raises:
-        ValueError: naming the function or gain that does not fit.
-    """
+    """Shapes of everything declared, once for each declaration; values of gains every time."""
     recheck(formulation)
     leaves, structure = jax.tree.flatten((system, formulation, controller, state))
     key = (structure, *(_signature(x) for x in leaves))
@@ -162,11 +301,7 @@ def _check_tolerances(stepsize_controller) -> None:
 
 
 def check_projection(solver, formulation) -> None:
-    """Refuse to project what moves off the constraints on purpose.
-
-    Raises:
-        ValueError: for realizing forces.
-    """
+    """Refuse to project what moves off the constraints on purpose: realizing forces."""
     method, projection = parts_of(solver)
     if projection is not None and not formulation.capabilities.enforces_constraints:
         raise ValueError(
@@ -180,12 +315,6 @@ def rest_warning(system, formulation, state, t) -> str | None:
     """What to warn of where a stabilization wants consistent states to leave the constraints.
 
     `Phi(t, q, v, 0, 0) = 0` is what makes the constraints invariant [Mukharlyamov2019, eq. 0.11].
-
-    Args:
-        system: what moves.
-        formulation: how its constraints are enforced.
-        state: start.
-        t: start time [s].
 
     Returns:
         The largest entry in words, where it depends on the state; `None` where it is zero.
@@ -211,11 +340,7 @@ def rest_warning(system, formulation, state, t) -> str | None:
 
 
 def rest_along(trajectory) -> Finding | None:
-    """The same of a run, at its saved times, where the start does not show it.
-
-    Args:
-        trajectory: of a run that reached its end, with saved rows.
-    """
+    """The same of a run that reached its end, at saved times, where the start does not show it."""
     if _given_law(trajectory.formulation) is None:
         return None
     found: Any = _at_rest(trajectory.system, trajectory.formulation, trajectory.last_state)
@@ -262,17 +387,6 @@ def growth_warning(
     `Penalty` and `AugmentedLagrangian` beside a constraint mass that is a matrix: `alpha K_P` need
     not be symmetric [MukharlyamovDeressa2015, eq. 28]. Functions are examined in runs backward in
     time, where one may have been written with the other signs; forward not, which would take time.
-
-    Args:
-        system: what moves.
-        formulation: how its constraints are enforced.
-        controller: `None`, or what may stabilize servo-constraints.
-        state: start.
-        t: start time [s].
-        backward: whether time runs backward.
-
-    Returns:
-        The root in words; `None` where none has a positive real part.
     """
     weighted = np.ndim(formulation.capabilities.weight) == 2
     law = formulation.capabilities.stabilization
@@ -310,20 +424,9 @@ def step_warning(
 ) -> str | None:
     """What to warn of before a run with fixed steps: gains whose violations a step makes larger.
 
-    Args:
-        system: what moves.
-        formulation: how its constraints are enforced.
-        controller: `None`, or what may stabilize servo-constraints.
-        state: start.
-        t: start time [s].
-        solver: the method.
-        step: its length [s].
-        backward: whether time runs backward: what a controller or realizing forces damp grows then,
-            and no step is short enough.
-
-    Returns:
-        The root, its factor and the step limit in words; `None` if no step makes it larger, or the
-        method has no stability function.
+    The root, its factor and the step limit in words; `None` if no step makes it larger, or the
+    method has no stability function. Backward in time what a controller or realizing forces damp
+    grows, and no step is short enough.
     """
     solver, projection = parts_of(solver)
     if not has_stability_function(solver):

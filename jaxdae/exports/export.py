@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxdae.control.base import AbstractDynamicController, closed_loop
 from jaxdae.files import replace_file
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.formulations.held_rank import holding_rank
+from jaxdae.formulations.base import holding_rank
 from jaxdae.kernels.export.interface import Field, identifiers, Interface, structure
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.names import unknown_name

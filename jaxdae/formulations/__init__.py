@@ -10,21 +10,13 @@ from jaxdae.formulations.hamiltonian import (
     Hamiltonian as Hamiltonian,
     hamiltonian as hamiltonian,
 )
-from jaxdae.formulations.independent_velocities import choose_independent as choose_independent
 from jaxdae.formulations.lagrange import (
     AugmentedLagrangian as AugmentedLagrangian,
     Multipliers as Multipliers,
     Penalty as Penalty,
 )
 from jaxdae.formulations.null_space import NullSpace as NullSpace
-from jaxdae.formulations.other_engines import (
-    Corrector as Corrector,
-    HolonomicSpring as HolonomicSpring,
-    Spring as Spring,
-    StepLaw as StepLaw,
-)
 from jaxdae.formulations.quasi_velocities import (
-    energy_of_accelerations as energy_of_accelerations,
     QuasiState as QuasiState,
     QuasiVelocities as QuasiVelocities,
 )
@@ -32,7 +24,9 @@ from jaxdae.formulations.realizing import (
     AbstractLaw as AbstractLaw,
     AbstractMemoryLaw as AbstractMemoryLaw,
     AbstractSetValuedLaw as AbstractSetValuedLaw,
+    LaggedLaw as LaggedLaw,
     LinearLaw as LinearLaw,
+    LuGreLaw as LuGreLaw,
     RealizedState as RealizedState,
     RealizingForces as RealizingForces,
     SaturatedLaw as SaturatedLaw,
@@ -48,36 +42,24 @@ from jaxdae.formulations.realizing_bounds import (
     realizing_constants as realizing_constants,
     RealizingConstants as RealizingConstants,
 )
-from jaxdae.formulations.realizing_memory import (
-    LaggedLaw as LaggedLaw,
-    LuGreLaw as LuGreLaw,
-)
-from jaxdae.formulations.solref import (
-    DirectSolRef as DirectSolRef,
-    Impedance as Impedance,
-    read_solref as read_solref,
-    SolRef as SolRef,
-)
-from jaxdae.formulations.sparse_solve import (
-    SparseSolve as SparseSolve,
-)
-from jaxdae.formulations.sparsity import find_sparsity as find_sparsity, Sparsity as Sparsity
+from jaxdae.formulations.sparse_solve import SparseSolve as SparseSolve
 from jaxdae.formulations.stabilization import (
     AbstractStabilization as AbstractStabilization,
     Baumgarte as Baumgarte,
     LinearStabilization as LinearStabilization,
 )
 from jaxdae.formulations.velocity_elimination import (
+    choose_independent as choose_independent,
     EliminatedState as EliminatedState,
     VelocityElimination as VelocityElimination,
 )
-from jaxdae.linalg.capabilities import Capabilities as Capabilities
 from jaxdae.linalg.saddle_point import (
     AutomaticSolve as AutomaticSolve,
+    Capabilities as Capabilities,
     FullRankSolve as FullRankSolve,
     MinimumNormSolve as MinimumNormSolve,
+    SingularityRobust as SingularityRobust,
     SingularMassSolve as SingularMassSolve,
 )
-from jaxdae.linalg.singularity_robust import SingularityRobust as SingularityRobust
 
 __all__ = _names.public(globals())

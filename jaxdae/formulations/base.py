@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
@@ -15,12 +16,12 @@ from jaxdae.formulations.stabilization import (
     InDirection,
     perturbation_block,
 )
-from jaxdae.linalg.capabilities import Capabilities
-from jaxdae.linalg.saddle_point import AbstractSolve
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, AbstractSolve, Capabilities
 from jaxdae.reprs import Module
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import described
 from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems.independence import constraint_rank
 from jaxdae.systems.kinematics import refuse_rates
 
 
@@ -167,3 +168,31 @@ class AbstractFormulation(Module):
 @shared
 def _rate_and_multipliers(formulation: AbstractFormulation, system: System, t, y, u):
     return formulation.rate_and_multipliers(system, t, y, u)
+
+
+def holding_rank(tree, system: System, t, state: State):
+    """A formulation or a solve, with the rank that constraints have at a state, where it asks.
+
+    The state is the start of the motion, and may be traced.
+    """
+    if not any(x.asks_for_rank for x in solves(tree)):
+        return tree
+    rank = constraint_rank(system, t, state).held()
+    return with_solves(tree, lambda solve: solve.with_rank(rank))
+
+
+def solves(tree) -> list[AbstractSaddlePointSolve]:
+    """Policies in a formulation, not those inside of others."""
+    return [x for x in jax.tree.leaves(tree, is_leaf=_is_solve) if _is_solve(x)]
+
+
+def with_solves(tree, change: Callable):
+    """A formulation with its policies changed."""
+    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_solve)
+    changed = [change(x) if _is_solve(x) else x for x in leaves]
+    same = all(x is y for x, y in zip(leaves, changed, strict=True))
+    return tree if same else structure.unflatten(changed)
+
+
+def _is_solve(x) -> bool:
+    return isinstance(x, AbstractSaddlePointSolve)

@@ -42,6 +42,16 @@ def apply_symmetric(gain: Gain, y: Float[Array, " c"]) -> Float[Array, " c"]:
     return apply_gain(gain, y)
 
 
+def metric_factor(weight: Gain | None, size: int, dtype) -> Float[Array, "c c"] | None:
+    """Lower factor of a positive gain as a metric; `None` for none, the identity."""
+    if weight is None:
+        return None
+    matrix = jnp.asarray(weight, dtype)  # pyright: ignore[reportArgumentType]
+    if matrix.ndim == 2:
+        return jnp.linalg.cholesky(matrix)
+    return jnp.diag(jnp.broadcast_to(jnp.sqrt(matrix), (size,)))
+
+
 def as_gain(gain):
     """A gain as it is kept: lists as arrays, integers as floats, anything else untouched.
 
@@ -133,17 +143,10 @@ def is_number(value) -> bool:
 
 
 def symmetric(name: str, matrix) -> np.ndarray:
-    """The symmetric part of a matrix that is symmetric to round-off of single precision.
+    """The symmetric part of a matrix `(..., p, p)`, symmetric to round-off of single precision.
 
     Each pair of entries is compared with its diagonal entries, `|k_ij - k_ji| <= 1e-5
     sqrt(|k_ii k_jj|)`: a large entry elsewhere, of another constraint in other units, excuses none.
-
-    Args:
-        name: of the matrix.
-        matrix: shape `(..., p, p)`.
-
-    Returns:
-        `(K + K^T) / 2`, in double precision.
 
     Raises:
         ValueError: for a matrix that is not square, or not symmetric, with the largest difference.
@@ -161,11 +164,7 @@ def symmetric(name: str, matrix) -> np.ndarray:
 
 
 def definite(matrix: np.ndarray) -> bool:
-    """Whether a symmetric matrix is positive definite beyond round-off, in whatever units.
-
-    Args:
-        matrix: shape `(..., p, p)`; its rows and columns are scaled to a diagonal of ones.
-    """
+    """Whether a symmetric matrix `(..., p, p)` is positive definite beyond round-off."""
     diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
     if not (diagonal > 0).all():
         return False

@@ -6,8 +6,7 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import shared
-from jaxdae.formulations.base import AbstractFormulation
-from jaxdae.formulations.held_rank import holding_rank
+from jaxdae.formulations.base import AbstractFormulation, holding_rank
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.formulations.structure import depends_on
 from jaxdae.linalg.positive_definite import solve_positive_definite
@@ -129,16 +128,9 @@ def hamiltonian(system: System, t, q, p) -> Float[Array, ""]:
 
 @shared
 def velocity(system: System, t, q, p) -> Float[Array, " n"]:
-    """Velocities `(n,)` with momenta `p`: the inverse of `jaxdae.systems.momentum`.
+    """Velocities with momenta `p`, `dT/dv(t, q, v) = p`: the inverse of `jaxdae.systems.momentum`.
 
-    Args:
-        system: the declaration; its mass matrix must be positive definite.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        p: momenta, shape `(n,)`.
-
-    Returns:
-        `v` with `dT/dv(t, q, v) = p`; NaN where Newton's method does not find it.
+    NaN where Newton's method does not find them. The mass matrix must be positive definite.
     """
     t, rest = jnp.asarray(t, q.dtype), jnp.zeros_like(q)
     if is_quadratic(system, q):

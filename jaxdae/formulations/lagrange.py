@@ -2,27 +2,23 @@
 
 import abc
 from functools import partial
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.formulations.base import AbstractFormulation, Examination
+from jaxdae.formulations.base import AbstractFormulation, Examination, holding_rank
 from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, Gain
-from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.formulations.reaction_forces import (
     accelerate_with,
     reaction_law,
     why_undetermined,
 )
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
-from jaxdae.formulations.weighted_gains import weighted_stabilization
-from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import AbstractSolve, AutomaticSolve
-from jaxdae.stability.step_gains import gains_for_step, StepOptions
+from jaxdae.linalg.saddle_point import AbstractSolve, AutomaticSolve, Capabilities
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.kinematics import coordinate_rate
 
@@ -173,40 +169,8 @@ class Penalty(AbstractWeighted):
     def __check_init__(self):
         check_positive("alpha", self.alpha)
 
-    @classmethod
-    def for_step(
-        cls,
-        solver,
-        dt,
-        alpha,
-        mobility,
-        *,
-        velocity_constraints: int = 0,
-        **options: Unpack[StepOptions],
-    ) -> "Penalty":
-        """With gains by theory: those of `Baumgarte.for_step`, over the part that `alpha` leaves.
-
-        `phi_ddot = P Phi + (I - P) b` with `P = I - (I + W alpha)^-1`; see
-        `jaxdae.formulations.weighted_gains`. Where `W` changes along the motion so do the roots:
-        take a large `alpha`, with which `P` is near 1, or a margin.
-
-        Args:
-            solver: as for `Baumgarte.for_step`, and so are `dt` and the options.
-            dt: largest step [s].
-            alpha: constraint mass.
-            mobility: `W = J M^-1 J^T`, see `jaxdae.stability.constraint_mobility`: scalar, diagonal
-                `(m+r,)` or matrix.
-            velocity_constraints: their number, where one of these is not a number.
-            **options: see `jaxdae.stability.step_gains`. A `motion` is one by `Multipliers`.
-        """
-        gains = gains_for_step(solver, dt, **options)
-        law = weighted_stabilization(
-            gains, alpha, mobility, velocity_constraints=velocity_constraints
-        )
-        return cls(alpha, law)
-
     def accelerate(self, dynamics, rhs):
-        matrix, force, _ = _penalized(self.alpha, dynamics, rhs)
+        matrix, force = _penalized(self.alpha, dynamics, rhs)
         a = solve_positive_definite(matrix, force)
         return a, apply_gain(self.alpha, dynamics.jac @ a - rhs)
 
@@ -238,40 +202,9 @@ class AugmentedLagrangian(AbstractWeighted):
         if not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(f"iterations must be an integer, at least 1; got {self.iterations}.")
 
-    @classmethod
-    def for_step(
-        cls,
-        solver,
-        dt,
-        alpha,
-        mobility,
-        *,
-        iterations: int = 3,
-        velocity_constraints: int = 0,
-        **options: Unpack[StepOptions],
-    ) -> "AugmentedLagrangian":
-        """With gains by theory, as `Penalty.for_step`, with `P = I - (I + W alpha)^-iterations`.
-
-        Args:
-            solver: as for `Penalty.for_step`, and so are all others but `iterations`.
-            dt: largest step [s].
-            alpha: constraint mass.
-            mobility: `W`.
-            iterations: number of solves.
-            velocity_constraints: their number.
-            **options: of the step.
-        """
-        law = weighted_stabilization(
-            gains_for_step(solver, dt, **options),
-            alpha,
-            mobility,
-            iterations=iterations,
-            velocity_constraints=velocity_constraints,
-        )
-        return cls(alpha, law, iterations)
-
     def accelerate(self, dynamics, rhs):
-        matrix, force, jac = _penalized(self.alpha, dynamics, rhs)
+        jac = dynamics.jac
+        matrix, force = _penalized(self.alpha, dynamics, rhs)
         columns = jnp.concatenate([jac.T, force[:, None]], axis=1)
         solved = solve_positive_definite(matrix, columns)
         mobility, a0 = solved[:, :-1], solved[:, -1]
@@ -283,8 +216,8 @@ class AugmentedLagrangian(AbstractWeighted):
 
 
 def _penalized(alpha, dynamics: Dynamics, rhs):
-    """`M + J^T alpha J`, `f + J^T alpha s`, and `J`."""
+    """`M + J^T alpha J`, and `f + J^T alpha s`."""
     jac = dynamics.jac
     alpha = jnp.asarray(alpha)
     weighted = alpha @ jac if alpha.ndim == 2 else alpha[..., None] * jac
-    return dynamics.mass + jac.T @ weighted, dynamics.force + weighted.T @ rhs, jac
+    return dynamics.mass + jac.T @ weighted, dynamics.force + weighted.T @ rhs

@@ -1,17 +1,13 @@
 """Projection of the equations of motion on the kernel of the constraint Jacobian."""
 
-from typing import Literal
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
 from jaxdae.formulations.lagrange import AbstractLagrangeFormulation
 from jaxdae.formulations.stabilization import Stabilization
-from jaxdae.linalg.capabilities import Capabilities
-from jaxdae.linalg.columns import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.linalg.saddle_point import Capabilities
 
 
 class NullSpace(AbstractLagrangeFormulation):
@@ -26,70 +22,33 @@ class NullSpace(AbstractLagrangeFormulation):
     The acceleration does not depend on the basis, so its derivatives need no smooth choice of one,
     only one that spans `ker J` next to the state too. The orthonormal basis comes from the complete
     factorization `J^T = Q R`, taken as constant and projected on `ker J` with the differentiable
-    thin factor: the same numbers, and the derivatives of every order of a basis of `ker J`. The
-    coordinate basis solves for the best conditioned velocities, which are chosen anew at every
-    state; the choice is piecewise constant.
+    thin factor: the same numbers, and the derivatives of every order of a basis of `ker J`.
 
     Args:
         stabilization: as for `Multipliers`.
-        basis: `"orthonormal"`, or `"coordinate"`: unit entries in the independent velocities.
-
-    Raises:
-        ValueError: for another basis.
     """
 
     stabilization: Stabilization | None = None
-    basis: Literal["orthonormal", "coordinate"] = eqx.field(static=True, default="orthonormal")
-
-    def __check_init__(self):
-        if self.basis not in _BASES:
-            raise ValueError(f"basis must be one of {', '.join(_BASES)}; got {self.basis!r}.")
 
     @property
     def capabilities(self):
         return Capabilities(regular_mass=False, stabilization=self.stabilization, plain_state=True)
 
     def accelerate(self, dynamics, rhs):
-        d = dynamics
-        kernel, particular, multipliers = _BASES[self.basis](d.jac, rhs)
+        d, (c, n) = dynamics, dynamics.jac.shape
+        if c > n:
+            raise ValueError(f"{c} constraints on {n} coordinates cannot be independent.")
+        if c == 0:
+            return solve_positive_definite(d.mass, d.force), rhs
+        fixed = jnp.linalg.qr(jax.lax.stop_gradient(d.jac).T, mode="complete")[0][:, c:]
+        thin, upper = jnp.linalg.qr(d.jac.T)
+        # No row of J = R^T Q^T may lie in the span of those before it, to round-off.
+        limit = 8 * n * jnp.finfo(d.jac.dtype).eps * jnp.linalg.norm(d.jac, axis=1)
+        independent = jnp.all(jnp.abs(jnp.diagonal(upper)) > limit)
+        upper = jnp.where(independent, upper, jnp.nan)
+        kernel = fixed - thin @ (thin.T @ fixed)
+        particular = thin @ solve_triangular(upper, rhs, trans=1)
         reduced = kernel.T @ d.mass
         force = kernel.T @ d.force - reduced @ particular
         a = particular + kernel @ solve_positive_definite(reduced @ kernel, force)
-        return a, multipliers(d.force - d.mass @ a)
-
-
-def _orthonormal(jac, rhs):
-    """Basis, particular solution of `J a = s`, and the solution of `J^T lam = reaction`."""
-    c, n = jac.shape
-    if c > n:
-        raise ValueError(f"{c} constraints on {n} coordinates cannot be independent.")
-    if c == 0:
-        return jnp.eye(n, dtype=jac.dtype), jnp.zeros(n, jac.dtype), lambda reaction: reaction[:0]
-    fixed = jnp.linalg.qr(jax.lax.stop_gradient(jac).T, mode="complete")[0][:, c:]
-    thin, upper = jnp.linalg.qr(jac.T)
-    upper = jnp.where(_independent(jac, upper), upper, jnp.nan)
-    kernel = fixed - thin @ (thin.T @ fixed)
-    particular = thin @ solve_triangular(upper, rhs, trans=1)
-    return kernel, particular, lambda reaction: solve_triangular(upper, thin.T @ reaction)
-
-
-def _coordinate(jac, rhs):
-    """The same three, by solving for the velocities that the constraints determine best."""
-    c, n = jac.shape
-    free, basic = split_columns(jac)
-    independent = _independent(jac, jnp.linalg.qr(jac.T, mode="r"))
-    block = jnp.where(independent, jac[:, basic], jnp.nan)
-    solved = jnp.linalg.solve(block, jnp.concatenate([jac[:, free], rhs[:, None]], axis=1))
-    kernel = jnp.zeros((n, n - c), jac.dtype).at[free].set(jnp.eye(n - c, dtype=jac.dtype))
-    particular = jnp.zeros(n, jac.dtype).at[basic].set(solved[:, -1])
-    kernel = kernel.at[basic].set(-solved[:, :-1])
-    return kernel, particular, lambda reaction: jnp.linalg.solve(block.T, reaction[basic])
-
-
-def _independent(jac, upper):
-    """Whether no row of `J = R^T Q^T` lies in the span of those before it, to round-off."""
-    limit = 8 * jac.shape[1] * jnp.finfo(jac.dtype).eps * jnp.linalg.norm(jac, axis=1)
-    return jnp.all(jnp.abs(jnp.diagonal(upper)) > limit)
-
-
-_BASES = {"orthonormal": _orthonormal, "coordinate": _coordinate}
+        return a, solve_triangular(upper, thin.T @ (d.force - d.mass @ a))

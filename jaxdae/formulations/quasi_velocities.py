@@ -7,7 +7,6 @@ with the energy of accelerations `U`, and the last `m+r` quasi-velocities the co
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.core
@@ -18,9 +17,9 @@ from jaxtyping import Array, Float
 from jaxdae.compiled import shared
 from jaxdae.formulations.base import AbstractFormulation, Examination
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
-from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank
+from jaxdae.linalg.saddle_point import Capabilities
 from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
@@ -142,16 +141,16 @@ class QuasiVelocities(AbstractFormulation):
         residual = constraint_residuals(system, t, y.q, v)
         count = residual.phi_dot.size
         psi_ddot = desired_rate(self.stabilization, t, y.q, v, residual.phi, residual.phi_dot)
-        appell = _appell_matrices(system, t, y.q, v, inverse, drift)
-        power = inverse.T @ applied_force(system, t, y.q, v, y.w, u) - appell.slope
+        slope, inertia = _appell_matrices(system, t, y.q, v, inverse, drift)
+        power = inverse.T @ applied_force(system, t, y.q, v, y.w, u) - slope
         free = v.size - count
-        rhs = power[:free] - appell.inertia[:free, free:] @ psi_ddot
-        phi_ddot = solve_positive_definite(appell.inertia[:free, :free], rhs)
+        rhs = power[:free] - inertia[:free, free:] @ psi_ddot
+        phi_ddot = solve_positive_definite(inertia[:free, :free], rhs)
         pi_ddot = jnp.concatenate([phi_ddot, psi_ddot])
         rate = system.actuator_rate(t, y.q, v, y.w, u)
         q_dot = coordinate_rate(system, t, y.q, v)
         state_rate = QuasiState(q_dot, pi_ddot[: y.pi.size], rate, frame_rate)
-        return state_rate, (power - appell.inertia @ pi_ddot)[free:]
+        return state_rate, (power - inertia @ pi_ddot)[free:]
 
     def _drift(self, system, t, y: QuasiState, v, inverse):
         """Rate of the frame, and `pi''` at zero acceleration, `F' v + f0'`."""
@@ -203,29 +202,12 @@ class QuasiVelocities(AbstractFormulation):
             )
 
 
-class _AppellMatrices(NamedTuple):
-    """Gradient at `pi'' = 0` and Hessian of the energy of accelerations."""
-
-    slope: Float[Array, " n"]
-    inertia: Float[Array, "n n"]
-
-
 def energy_of_accelerations(system: System, t, q, v, a) -> Float[Array, ""]:
     r"""Gibbs' function, up to terms that do not depend on the acceleration.
 
         U = a^T M a / 2 + a . (d/dt(dT/dv)|_{a=0} - dT/dq),    dU/da = d/dt(dT/dv) - dT/dq
 
     One directional derivative of the momenta along `(1, v, a / 2)` gives both terms.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        v: velocities, shape `(n,)`.
-        a: accelerations, shape `(n,)`.
-
-    Returns:
-        `U`, a scalar.
     """
     t = jnp.asarray(t, q.dtype)
     momenta = jax.grad(system.kinetic_energy, argnums=2)
@@ -235,12 +217,14 @@ def energy_of_accelerations(system: System, t, q, v, a) -> Float[Array, ""]:
 
 
 @shared
-def _appell_matrices(system, t, q, v, inverse, drift) -> _AppellMatrices:
+def _appell_matrices(system, t, q, v, inverse, drift):
+    """Gradient at `pi'' = 0` and Hessian of the energy of accelerations."""
+
     def energy(pi_ddot):
         return energy_of_accelerations(system, t, q, v, inverse @ (pi_ddot - drift))
 
     slope, tangent = jax.linearize(jax.grad(energy), jnp.zeros_like(v))
-    return _AppellMatrices(slope, jax.vmap(tangent)(jnp.eye(v.size, dtype=v.dtype)))
+    return slope, jax.vmap(tangent)(jnp.eye(v.size, dtype=v.dtype))
 
 
 @shared

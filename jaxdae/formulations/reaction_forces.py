@@ -29,12 +29,7 @@ _NEARLY_UNDETERMINED = 0.1
 
 
 class ReactionLaw(NamedTuple):
-    """`F(lam) - F(0)` at a state.
-
-    Args:
-        force: of multipliers `(c,)`, shape `(n,)`.
-        none: multipliers that are zero.
-    """
+    """`F(lam) - F(0)` at a state, as a function `force`, and multipliers `none` that are zero."""
 
     force: Callable[..., Float[Array, " n"]]
     none: Float[Array, " c"]
@@ -72,12 +67,9 @@ def reaction_law(system: System, t, y: State, u) -> ReactionLaw | None:
 
 
 def accelerate_with(law: ReactionLaw, d: Dynamics, rhs):
-    """Acceleration `(n,)` and multipliers `(c,)`; NaN where they are not determined.
+    """Acceleration `(n,)` and multipliers `(c,)` for the wanted `J a = rhs`; NaN if undetermined.
 
-    Args:
-        law: what depends on the multipliers.
-        d: the dynamics with the forces at `lam = 0`; `M` regular, `J` of full rank.
-        rhs: wanted `J a`, shape `(c,)`.
+    `d` has the forces at `lam = 0`; `M` is regular, `J` of full rank.
     """
     result = solve_together(law, d, rhs)
     good = result.converged & (result.margin > 0)
@@ -124,14 +116,8 @@ def _margin(residual, response, lam):
 def why_undetermined(system: System, t, y: State, *, wanted_rate, nearly=False) -> str | None:
     """Why multipliers and forces do not determine each other at a state, or `None` if they do.
 
-    Asked without a control input; where the forces need one there is no answer.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        y: the state.
-        wanted_rate: `(t, y, phi, phi_dot) -> (c,)`, what the stabilization wants.
-        nearly: whether a margin that is nearly zero counts.
+    Asked without a control input; where the forces need one there is no answer. With `nearly` a
+    margin that is nearly zero counts; `wanted_rate(t, y, phi, phi_dot)` is the stabilization's.
     """
     if type(system).reaction_dependent_force is System.reaction_dependent_force:
         return None

@@ -1,5 +1,10 @@
 """Multipliers without dense matrices, for systems of many bodies."""
 
+import itertools
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,12 +13,11 @@ from jaxtyping import Array, Float
 
 from jaxdae.compiled import jit
 from jaxdae.formulations.base import Examination
-from jaxdae.formulations.sparsity import compressed, find_sparsity, Sparsity
-from jaxdae.linalg.capabilities import Capabilities
-from jaxdae.linalg.saddle_point import AbstractSolve
+from jaxdae.linalg.saddle_point import AbstractSolve, Capabilities
+from jaxdae.linalg.sparse_saddle_point import SparseSaddlePoint
+from jaxdae.memory import Memory
 from jaxdae.reprs import Module
-from jaxdae.systems import State, System
-from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems import momentum, State, System
 from jaxdae.systems.dynamics import (
     applied_force,
     constraint_bias,
@@ -24,18 +28,131 @@ from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import as_floats, in_dtype
 
 
-class Entries(Module):
-    """The equations of motion of a system at one state, by the entries that may be nonzero.
+class SparseSolve(AbstractSolve):
+    r"""No dense matrices, for many bodies: regular mass matrix, independent constraints.
+
+    The equations of `FullRankSolve()`, to round-off, at a cost linear in the number of bodies for
+    chains, trees and closed loops of them; that of `FullRankSolve()` grows with the cube. The
+    entries of `M` and `J` that may be nonzero are found from the declaration, and come from few
+    directional derivatives [Curtis1974]; `J M^-1 J^T` is eliminated along a tree of blocks. `M`
+    must be block-diagonal, as it is in coordinates of each body by itself; a `mass_matrix` that the
+    system declares is not used.
+
+    For `Multipliers(stabilization, SparseSolve())`. Gains that are full matrices are dense.
+    """
+
+    @property
+    def capabilities(self):
+        obstacle = "SparseSolve() is for more bodies than a kernel can hold entry by entry"
+        return Capabilities(arrays=False, obstacle=obstacle)
+
+    @property
+    def examination(self):
+        return Examination(declaration=_check, holds=_holds)
+
+    def dynamics(self, evaluate, system, t, y, u, lam):
+        del evaluate, lam
+        return entries(system, find_sparsity(system, y), t, y.q, y.v, y.w, u)
+
+    def accelerate(self, dynamics: "Entries", rhs):
+        d = dynamics
+        return d.pattern.solver.solve(d.mass, d.jac, d.force, rhs)
+
+
+def _check(system, state) -> None:
+    refuse_rates(system, "SparseSolve()")
+    find_sparsity(system, state).solver  # noqa: B018  refuses what it cannot solve
+
+
+def _holds(system, t, state) -> bool:
+    # Elimination reveals the rank: a pivot at round-off counts as zero.
+    return bool(_is_regular(system, find_sparsity(system, state), t, state))
+
+
+@jit
+def _is_regular(system: System, pattern: "Sparsity", t, state: State):
+    """Whether mass matrix and `J M^-1 J^T` are positive definite beyond round-off."""
+    q, v = state.q, state.v
+    system, t = in_dtype(system, q.dtype), jnp.asarray(t, q.dtype)
+    mass, jac, _ = _matrices(system, pattern, t, q, v)
+    rhs = jnp.zeros(pattern.jac_shape[0], q.dtype)
+    a, lam = pattern.solver.solve(mass, jac, jnp.zeros_like(q), rhs)
+    return jnp.all(jnp.isfinite(a)) & jnp.all(jnp.isfinite(lam))
+
+
+class Sparsity:
+    """What may be nonzero in the mass matrix and in the constraint Jacobian, at every state.
+
+    Booleans: `mass` `(n, n)`, rows of `J` of `positions` `(m, n)` and `velocities` `(r, n)`. Equal
+    ones are equal and have one hash, so that programs know them.
+    """
+
+    def __init__(self, mass: np.ndarray, positions: np.ndarray, velocities: np.ndarray):
+        # Every coordinate has an inertia, and the matrix is symmetric.
+        mass = mass | mass.T | np.eye(len(mass), dtype=bool)
+        jac = np.concatenate([positions, velocities])
+        self.jac_shape: tuple[int, int] = jac.shape
+        self.mass, self.jac = np.stack(np.nonzero(mass)), np.stack(np.nonzero(jac))
+        self.parts = tuple(map(Columns.of, (mass, positions, velocities)))
+        self._key = (jac.shape, len(positions), self.mass.tobytes(), self.jac.tobytes())
+        self._hash = hash(self._key)
+
+    def __eq__(self, other):
+        return isinstance(other, Sparsity) and self._key == other._key
+
+    def __hash__(self):
+        return self._hash
+
+    @cached_property
+    def solver(self) -> SparseSaddlePoint:
+        """The solve that the pattern allows."""
+        c, n = self.jac_shape
+        return SparseSaddlePoint(self.mass, self.jac, n, c)
+
+
+class Columns(NamedTuple):
+    """A sparse matrix whose columns of one colour share no row.
+
+    The derivative along the sum of all columns of one colour then holds each of them by itself, so
+    that a Jacobian takes as many directional derivatives as there are colours [Curtis1974].
 
     Args:
-        mass: entries of `M`, in the order of `Sparsity.mass`.
-        force: `f`, shape `(n,)`.
-        jac: entries of `J`, in the order of `Sparsity.jac`.
-        gamma: shape `(m+r,)`.
-        phi: shape `(m,)`.
-        phi_dot: shape `(m+r,)`.
-        pattern: which entries these are.
+        rows: row of each entry that may be nonzero.
+        columns: its column.
+        colors: of each column, numbered from 0.
     """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    colors: np.ndarray
+
+    @classmethod
+    def of(cls, pattern: np.ndarray) -> "Columns":
+        """Greedily, in the order of the columns: for a banded matrix as many as its bandwidth."""
+        rows, columns = np.nonzero(pattern)
+        used: list[set[int]] = [set() for _ in pattern]
+        colors = np.zeros(pattern.shape[1], int)
+        for column, members in enumerate(pattern.T):
+            members = np.flatnonzero(members)
+            taken = set().union(*(used[row] for row in members))
+            colors[column] = color = next(x for x in itertools.count() if x not in taken)
+            for row in members:
+                used[row].add(color)
+        return cls(rows, columns, colors)
+
+    def entries(self, tangent: Callable, dtype) -> Float[Array, " k"]:
+        """The entries, by one directional derivative of `tangent`, the matrix, for each colour."""
+        if not self.rows.size:
+            return jnp.zeros(0, dtype)
+        every = np.arange(self.colors.max() + 1)
+        table = jax.vmap(tangent)(jnp.asarray(self.colors[None] == every[:, None], dtype))
+        index = self.colors[self.columns] * table.shape[1] + self.rows
+        flat = table.reshape(-1)
+        return flat.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+class Entries(Module):
+    """What `evaluate` gives, with `mass` and `jac` by the entries that may be nonzero."""
 
     mass: Float[Array, " k"]
     force: Float[Array, " n"]
@@ -46,152 +163,99 @@ class Entries(Module):
     pattern: Sparsity = eqx.field(static=True)
 
 
-class SparseSolve(AbstractSolve):
-    r"""No dense matrices, for many bodies: regular mass matrix, independent constraints.
-
-    The equations of `FullRankSolve()`, to round-off, at a cost linear in the number of bodies for
-    chains, trees and closed loops of them; that of `FullRankSolve()` grows with the cube. The
-    entries of `M` and `J` that may be nonzero come from few directional derivatives [Curtis1974],
-    and `J M^-1 J^T` is eliminated along a tree of blocks. `M` must be block-diagonal, as it is in
-    coordinates of each body by itself; a `mass_matrix` that the system declares is not used.
-
-    For `Multipliers(stabilization, SparseSolve())`. Gains that are full matrices are dense.
-
-    Args:
-        sparsity: what may be nonzero; found from the declaration where it is not given.
-    """
-
-    sparsity: Sparsity | None = eqx.field(static=True, default=None)
-
-    @property
-    def capabilities(self):
-        obstacle = "SparseSolve() is for more bodies than a kernel can hold entry by entry"
-        return Capabilities(arrays=False, obstacle=obstacle)
-
-    @property
-    def examination(self):
-        return Examination(declaration=self._check, holds=self._holds, start=self._left_out)
-
-    def dynamics(self, evaluate, system, t, y, u, lam):
-        del evaluate, lam
-        return entries(system, self._pattern(system, y), t, y.q, y.v, y.w, u)
-
-    def accelerate(self, dynamics: Entries, rhs):
-        d = dynamics
-        return d.pattern.solver.solve(d.mass, d.jac, d.force, rhs)
-
-    def _pattern(self, system, state) -> Sparsity:
-        return find_sparsity(system, state) if self.sparsity is None else self.sparsity
-
-    def _check(self, system, state) -> None:
-        refuse_rates(system, "SparseSolve()")
-        pattern = self._pattern(system, state)
-        expected = (sum(constraint_counts(system, state)), state.q.size)
-        if pattern.jac_shape != expected:
-            raise ValueError(
-                f"the sparsity is that of a Jacobian {pattern.jac_shape}; the system has "
-                f"{expected[0]} constraints on {expected[1]} coordinates."
-            )
-        pattern.solver  # noqa: B018  refuses what it cannot solve
-
-    def _holds(self, system, t, state) -> bool:
-        # Elimination reveals the rank: a pivot at round-off counts as zero.
-        return bool(_is_regular(system, self._pattern(system, state), t, state))
-
-    def _left_out(self, system, t, state) -> str | None:
-        """What a declared sparsity misses of a directional derivative beyond round-off."""
-        pattern = self._pattern(system, state)
-        e = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.0, state.q.size), state.q.dtype)
-        products = _products(system, pattern, t, state, e)
-        for name, pair in zip(("mass matrix", "Jacobian"), products, strict=True):
-            sparse, full = map(np.asarray, pair)
-            size = np.abs(full).max(initial=0.0)
-            error = np.abs(sparse - full).max(initial=0.0) / max(size, 1e-300)
-            if error > 1e3 * np.finfo(sparse.dtype).eps:
-                return (
-                    f"the declared sparsity leaves out entries of the {name}: it misses "
-                    f"{error:.2g} of a derivative along a random direction. Add them, or leave "
-                    "sparsity out to have it found."
-                )
-        return None
-
-
 def entries(system: System, pattern: Sparsity, t, q, v, w=None, u=None) -> Entries:
-    """Entries of mass matrix and Jacobian that may be nonzero, and the forces, as `evaluate` does.
-
-    Args:
-        system: the declaration.
-        pattern: what may be nonzero.
-        t: time [s], scalar.
-        q: coordinates, shape `(n,)`.
-        v: velocities, shape `(n,)`.
-        w: actuator state, shape `(k,)`; `None` for a system without actuators.
-        u: control input.
-
-    Returns:
-        `Entries`.
-    """
+    """What `evaluate` gives, by the entries that may be nonzero."""
     q, v, w = as_floats(q, v, w)
     t = jnp.asarray(t, q.dtype)
     system = in_dtype(system, q.dtype)
     w = jnp.zeros((0,), q.dtype) if w is None else w
-    times, inertial = inertia_map(system, t, q, v)
-    mass = _mass(times, pattern, q.dtype)
+    mass, jac, inertial = _matrices(system, pattern, t, q, v)
     force = inertial + applied_force(system, t, q, v, w, u)
     gamma, phi, phi_dot = constraint_bias(system, t, q, v)
-    jac = _jacobian(system, pattern, phi.size, t, q, v)
     return Entries(mass, force, jac, gamma, phi, phi_dot, pattern)
 
 
-def _matrices(system: System, pattern: Sparsity, t, state: State):
-    """Entries of `M` and `J` alone, in the precision of the state."""
-    q, v = state.q, state.v
-    system, t = in_dtype(system, q.dtype), jnp.asarray(t, q.dtype)
-    mass = _mass(inertia_map(system, t, q, v)[0], pattern, q.dtype)
-    m, _ = constraint_counts(system, state)
-    return mass, _jacobian(system, pattern, m, t, q, v)
-
-
-def _mass(times, pattern: Sparsity, dtype):
-    rows, columns = pattern.mass
-    return compressed(times, pattern.mass_colors, rows, columns, dtype)
-
-
-def _jacobian(system: System, pattern: Sparsity, m: int, t, q, v):
-    """Entries of `df/dq`, then of `dg/dv`."""
+def _matrices(system: System, pattern: Sparsity, t, q, v):
+    """Entries of `M` and of `J`, and the inertial force."""
+    times, inertial = inertia_map(system, t, q, v)
     maps = (
+        times,
         lambda e: position_rate(system, t, q, e),
         lambda e: jax.jvp(lambda v: system.velocity_constraints(t, q, v), (v,), (e,))[1],
     )
-    parts = []
-    for tangent, ends in zip(maps, ((0, m), (m, pattern.jac_shape[0])), strict=True):
-        rows, columns, colors = pattern.jac_rows(*ends)
-        parts.append(compressed(tangent, colors, rows, columns, q.dtype))
-    return jnp.concatenate(parts)
+    mass, *jac = (x.entries(f, q.dtype) for x, f in zip(pattern.parts, maps, strict=True))
+    return mass, jnp.concatenate(jac), inertial
 
 
-@jit
-def _is_regular(system: System, pattern: Sparsity, t, state: State):
-    """Whether mass matrix and `J M^-1 J^T` are positive definite beyond round-off."""
-    mass, jac = _matrices(system, pattern, t, state)
-    rhs = jnp.zeros(pattern.jac_shape[0], state.q.dtype)
-    a, lam = pattern.solver.solve(mass, jac, jnp.zeros_like(state.q), rhs)
-    return jnp.all(jnp.isfinite(a)) & jnp.all(jnp.isfinite(lam))
+def find_sparsity(system: System, state: State) -> Sparsity:
+    """Find what may be nonzero by tracing the declaration; once for each declaration and shape.
+
+    An entry counts as zero only where the traced program shows that it does not depend on that
+    coordinate or velocity, whatever the parameters and the state are.
+
+    Raises:
+        ValueError: when the declaration does something that cannot be followed entry by entry.
+    """
+    arrays, rest = eqx.partition(in_dtype(system, state.q.dtype), eqx.is_inexact_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
+    others, frame = jax.tree.flatten(rest)
+    key = (structure, shapes, tuple(others), frame, state.q.shape, state.q.dtype)
+    return _FOUND.get(key, rest, lambda: _found(*key))
 
 
-@jit
-def _products(system: System, pattern: Sparsity, t, state: State, e):
-    """`M e` and `J e`, each from the entries and as one directional derivative."""
-    q, v = state.q, state.v
-    mass, jac = _matrices(system, pattern, t, state)
-    times, _ = inertia_map(system, t, q, v)
-    f = position_rate(system, t, q, e)
-    g = jax.jvp(lambda v: system.velocity_constraints(t, q, v), (v,), (e,))[1]
-    sparse = [
-        jnp.zeros(size, q.dtype).at[rows].add(values * e[columns])
-        for size, (rows, columns), values in (
-            (q.size, pattern.mass, mass),
-            (pattern.jac_shape[0], pattern.jac, jac),
-        )
-    ]
-    return [(sparse[0], times(e)), (sparse[1], jnp.concatenate([f, g]))]
+_FOUND = Memory(16)
+
+
+def _found(structure, shapes, others, frame, shape, dtype) -> Sparsity:
+    from jaxdae.kernels.tracing.trace import UnsupportedOperationError  # for SparseSolve alone
+
+    rest = jax.tree.unflatten(frame, others)
+    t, q = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype)
+
+    def of(leaves) -> System:
+        return eqx.combine(jax.tree.unflatten(structure, leaves), rest)
+
+    try:
+        mass = dependence(lambda t, q, v, *x: momentum(of(x), t, q, v), 2, t, q, q, *shapes)
+        f = dependence(lambda t, q, *x: of(x).position_constraints(t, q), 1, t, q, *shapes)
+        g = dependence(lambda t, q, v, *x: of(x).velocity_constraints(t, q, v), 2, t, q, q, *shapes)
+    except UnsupportedOperationError as refused:
+        raise ValueError(
+            f"the sparsity of the system cannot be found: {refused} Leave SparseSolve() out."
+        ) from None
+    return Sparsity(mass, f, g)
+
+
+def dependence(function, argument: int, *args) -> np.ndarray:
+    """Which entries of a function's result depend on which of one of its arguments, an index.
+
+    Booleans, shape `(result, argument)`, both flat. False only where the value does not depend.
+
+    Raises:
+        UnsupportedOperationError: naming the operation that cannot be followed.
+    """
+    from jaxdae.kernels.graph.expressions import CONSTANT, INPUT  # for SparseSolve alone
+    from jaxdae.kernels.tracing.trace import scalarize
+
+    program = scalarize(function, *args)
+    sizes = [int(np.prod(x.shape)) for x in program.inputs]
+    first, count = sum(sizes[:argument]), sizes[argument]
+    # Sets of entries as the bits of an integer.
+    depends: dict[int, int] = {}
+    for number in program.graph.needed(program.outputs):
+        operation, arguments = program.graph.nodes[number]
+        if operation == INPUT:
+            place = arguments[0] - first
+            depends[number] = 1 << place if 0 <= place < count else 0
+        elif operation == CONSTANT:
+            depends[number] = 0
+        else:
+            bits = 0
+            for x in arguments:
+                bits |= depends[x]
+            depends[number] = bits
+    width = (count + 7) // 8
+    packed = b"".join(depends[int(x)].to_bytes(width, "little") for x in program.outputs)
+    table = np.frombuffer(packed, np.uint8).reshape(len(program.outputs), width)
+    return np.unpackbits(table, axis=1, bitorder="little", count=count).astype(bool)

@@ -298,18 +298,9 @@ def may_grow(stabilization: Stabilization | None) -> bool:
 def perturbation_block(
     stabilization: Stabilization, t, q, v, y: Float[Array, " p"], m: int
 ) -> Float[Array, "p p"]:
-    """`H` of the linearized equations `dy/dt = H y` of residuals, `y = (phi, dphi/dt, g)`.
+    """`H` of the linearized equations `dy/dt = H y`, `y = (phi, dphi/dt, g)`, shape `(2m+r, 2m+r)`.
 
-    Args:
-        stabilization: `Phi`.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        v: velocities, shape `(n,)`.
-        y: residuals at which it is linearized, shape `(2m+r,)`; zero unless `Phi` is not linear.
-        m: number of position constraints.
-
-    Returns:
-        `H`, shape `(2m+r, 2m+r)`.
+    `y` is where it is linearized; zero unless `Phi` is not linear.
     """
 
     def rate(y):

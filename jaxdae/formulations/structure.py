@@ -7,30 +7,17 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 
 def depends_on(function: Callable, argument: int, *args) -> bool:
-    """Whether the program of `function` uses one of its arguments. Computes no values.
+    """Whether the program of `function` uses one of its arguments, an index. Computes no values.
 
     Dead code is removed first, so a derivative that is constant is seen to be constant where the
     chain rule makes it so: `v @ M @ v` has a Hessian that does not depend on `v`. The answer is on
     the safe side: `jnp.linalg.norm(v) ** 2` counts as dependent, though its Hessian is constant.
-
-    Args:
-        function: a traceable function of arrays.
-        argument: which argument is asked for, an index into `args`.
-        *args: arrays the function can be called with; each one leaf.
-
-    Returns:
-        False only if the value cannot depend on that argument.
     """
     return _used(function, *args)[argument]
 
 
 def depends_on_any(function: Callable, *args) -> bool:
-    """Whether the program of `function` uses any of its arguments, as `depends_on` says of one.
-
-    Args:
-        function: a traceable function of pytrees of arrays.
-        *args: what it can be called with.
-    """
+    """Whether the program of a function of pytrees uses any of its arguments."""
     return any(_used(function, *args))
 
 

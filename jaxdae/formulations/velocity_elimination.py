@@ -1,7 +1,7 @@
 """Shulgin's and Voronets' equations: motion without multipliers, on independent velocities."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,26 +9,95 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.compiled import jit
+from jaxdae.compiled import jit, shared
 from jaxdae.formulations.base import AbstractFormulation, Examination
-from jaxdae.formulations.elimination import (
-    best_split,
-    eliminate,
-    Elimination,
-    orientation_of,
-    Split,
-    velocity_rows,
-)
 from jaxdae.formulations.gains import apply_gain, check_positive, check_size, Gain
-from jaxdae.formulations.independent_velocities import why_close, why_undetermined
 from jaxdae.formulations.structure import depends_on
-from jaxdae.linalg.capabilities import Capabilities
+from jaxdae.linalg.held_rank import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.linalg.rank import numerical_rank
+from jaxdae.linalg.saddle_point import Capabilities
 from jaxdae.reprs import Module
-from jaxdae.systems import evaluate, momentum, State, System
+from jaxdae.systems import (
+    constraint_residuals,
+    evaluate,
+    mass_and_jacobian,
+    momentum,
+    State,
+    System,
+)
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
+from jaxdae.systems.independence import involved
 from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
+from jaxdae.systems.singular_positions import nearness
+
+# A choice this many times closer to singular than the constraints costs two digits.
+_CLOSE = 100.0
+
+
+class Split(NamedTuple):
+    """Indices of the independent coordinates `(n-m-r,)`, and of those that depend on them."""
+
+    free: Any
+    basic: Any
+
+
+class Elimination(Module):
+    """All velocities from the independent ones: `v = N v_I + b`, with `N_I = 1`, `N_D = B`.
+
+    Args:
+        kernel: `N`, a basis of `ker J`, shape `(n, n-m-r)`.
+        offset: `b`, zero unless the constraints depend on time or are affine, shape `(n,)`.
+        block: dependent columns of `J`, shape `(m+r, m+r)`.
+    """
+
+    kernel: Float[Array, "n d"]
+    offset: Float[Array, " n"]
+    block: Float[Array, "c c"]
+
+    def velocity(self, independent: Float[Array, " d"]) -> Float[Array, " n"]:
+        """`N v_I + b`."""
+        return self.kernel @ independent + self.offset
+
+
+@shared
+def velocity_rows(system, t, q):
+    """`J` and the velocity-level residual at rest: `phi_dot = J v + rate`."""
+
+    def residual(v):
+        return constraint_residuals(system, t, q, v).phi_dot
+
+    rest = jnp.zeros_like(q)
+    return jax.jacfwd(residual)(rest), residual(rest)
+
+
+@shared
+def best_split(system, t, q) -> Split:
+    """The split that determines the dependent velocities best, in the metric of the inertia."""
+    mass, _ = mass_and_jacobian(system, t, q, jnp.zeros_like(q))
+    inertia = jnp.diagonal(mass)
+    # A massless coordinate is the best one to depend on the others, whatever its unit.
+    least = jnp.finfo(q.dtype).eps * jnp.max(inertia)
+    jac, _ = velocity_rows(system, t, q)
+    return Split(*split_columns(jac, 1 / jnp.sqrt(jnp.maximum(inertia, least))))
+
+
+def eliminate(system, split: Split, t, q) -> Elimination:
+    """`v = N v_I + b` at given coordinates."""
+    free, basic = split
+    jac, rate = velocity_rows(system, t, q)
+    block = jac[:, basic]
+    columns = jnp.concatenate([jac[:, free], rate[:, None]], axis=1)
+    solved = jnp.linalg.solve(block, -columns)
+    kernel = jnp.zeros((q.size, free.size), q.dtype).at[free, jnp.arange(free.size)].set(1.0)
+    kernel = kernel.at[basic].set(solved[:, :-1])
+    return Elimination(kernel, jnp.zeros_like(q).at[basic].set(solved[:, -1]), block)
+
+
+def orientation_of(block):
+    """Sign of a determinant; of a singular one zero."""
+    return jax.lax.stop_gradient(jnp.linalg.slogdet(jax.lax.stop_gradient(block))[0])
 
 
 class EliminatedState(Module):
@@ -161,11 +230,6 @@ class VelocityElimination(AbstractFormulation):
             return self
         return eqx.tree_at(lambda x: x.sign, self, sign)
 
-    def elimination(self, system: System, t, y: EliminatedState) -> Elimination:
-        """`N` and `b` of `v = N v_I + b` at a state."""
-        t = jnp.asarray(t, y.q.dtype)
-        return eliminate(system, self.split(system, y), t, y.q)
-
     def perturbation_matrix(self, system, t, state):
         """`dphi/dt = -decay phi`, shape `(m, m)`; velocities have no violation. `None` without."""
         del t
@@ -201,18 +265,15 @@ class VelocityElimination(AbstractFormulation):
             self._indices(system, n, n - m - r)
 
     def _of_start(self, system, t, state) -> str | None:
-        """Why a start does not determine the dependent velocities."""
         split = _split_of_start(self, system, t, state)
-        return why_undetermined(system, t, state.q, split, self._limit(state.q.dtype))
+        return _why_undetermined(system, t, state.q, split, self._limit(state.q.dtype))
 
     def _of_stop(self, system, t, y) -> str | None:
-        """Why a run ended at a state; `None` if the elimination is regular there."""
         limit = 1e-2 * self._limit(y.q.dtype)
-        return why_undetermined(system, t, y.q, self.split(system, y), limit)
+        return _why_undetermined(system, t, y.q, self.split(system, y), limit)
 
     def _of_run(self, system, ts, ys) -> str | None:
-        splits = jax.vmap(lambda y: self.split(system, y))(ys)
-        return why_close(system, ts, ys.q, splits)
+        return _why_close(system, ts, ys.q, jax.vmap(lambda y: self.split(system, y))(ys))
 
     def _given(self, system, q) -> Split:
         m, r = constraint_counts(system, State(q, q))
@@ -294,3 +355,125 @@ def _nonholonomic(system, split, t, y, v, kernel):
 def _is_not_affine(system, state) -> bool:
     derivative = jax.jacfwd(system.velocity_constraints, argnums=2)
     return depends_on(derivative, 2, jnp.zeros((), state.q.dtype), state.q, state.v)
+
+
+def choose_independent(system: System, t, q) -> tuple[str, ...]:
+    """Names of the independent coordinates that determine the other velocities best.
+
+    Column pivoting on the constraint Jacobian with rows of unit length, in the metric of the
+    diagonal of the mass matrix: the dependent coordinates are those that the constraints move most
+    for their inertia. For use on the host.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        q: coordinates, shape `(n,)`.
+
+    Returns:
+        Names by `System.labels`, in the order of the coordinates, as
+        `VelocityElimination(independent=…)` takes them.
+
+    Raises:
+        ValueError: where the constraints are dependent, so that no choice is good.
+    """
+    q = jnp.asarray(q, jnp.result_type(q, float))
+    t, labels = jnp.asarray(t, q.dtype), system.labels()
+    jac = np.asarray(velocity_rows(system, t, q)[0])
+    result = numerical_rank(jac)
+    if result.rank < jac.shape[0]:
+        values = ", ".join(f"{x:.3g}" for x in result.singular_values)
+        raise ValueError(
+            f"the constraints are dependent at t = {float(t):.6g} (singular values [{values}] of "
+            f"the rows of J, scaled to unit length; {involved(labels, result)}), so no velocities "
+            "can be eliminated there. Where they are so in every position, drop the superfluous "
+            "ones or use Multipliers(..., solve=MinimumNormSolve()); at a singular position, use "
+            "Multipliers(..., solve=SingularityRobust())."
+        )
+    return tuple(labels.coordinate(int(i)) for i in best_split(system, t, q).free)
+
+
+def _why_undetermined(system: System, t, q, split: Split, limit: float) -> str | None:
+    """What is wrong with a choice whose `B` has an entry above a limit; else `None`."""
+    if not np.isfinite(np.asarray(q)).all():
+        return None
+    t, labels = jnp.asarray(t, q.dtype), system.labels()
+    jac, kernel = _rows_and_kernel(system, split, t, q)
+    largest = float(jnp.max(jnp.abs(kernel), initial=0.0))
+    if largest <= limit:
+        return None
+    free, basic = (np.asarray(x) for x in split)
+    values = np.linalg.svd(_unit_rows(jac)[:, basic], compute_uv=False)
+    return (
+        f"the independent coordinates ({_names(labels, free)}) do not determine the velocities "
+        f"of ({_names(labels, basic)}) at t = {float(t):.6g}: the singular values of the "
+        f"dependent columns of J, with rows of unit length, are "
+        f"[{', '.join(f'{x:.3g}' for x in values)}], and B has entries up to {largest:.3g} "
+        f"(allowed {limit:.3g}). {_remedy(system, t, q)}"
+    )
+
+
+def _why_close(system: System, ts, qs, splits: Split) -> str | None:
+    """Where a run came close to a singular choice; `None` if it did not.
+
+    The measure is the ratio of the least singular values of `J` and of its dependent columns, rows
+    of unit length: how many times closer to singular the choice is than the constraints are. It is
+    at most `sqrt(1 + |B|^2)`, the factor from errors of `v_I` to those of `v`.
+    """
+    jac = np.asarray(_rows_of_run(system, ts, qs))
+    good = np.flatnonzero(np.isfinite(jac).all(axis=(1, 2)))
+    if good.size == 0 or jac.shape[1] == 0:
+        return None
+    free, basic = (np.asarray(x)[good] for x in splits)
+    rows = _unit_rows(jac[good])
+    columns = np.take_along_axis(rows, basic[:, None], axis=2)
+    of_all, least = (np.linalg.svd(x, compute_uv=False)[:, -1] for x in (rows, columns))
+    ratios = of_all / np.maximum(least, np.finfo(least.dtype).tiny)
+    i, labels = int(np.argmax(ratios)), system.labels()
+    if ratios[i] <= _CLOSE:
+        return None
+    t, q = ts[good[i]], qs[good[i]]
+    return (
+        f"the independent coordinates ({_names(labels, free[i])}) came close to a singular choice "
+        f"at t = {float(t):.6g}: the least singular value of the columns of J that belong to "
+        f"({_names(labels, basic[i])}), with rows of unit length, is {least[i]:.3g}, which is "
+        f"{ratios[i]:.3g} times less than that of J. Errors of the independent velocities can "
+        f"grow as much in the others, and steps get short. {_remedy(system, t, q)}"
+    )
+
+
+# Compiled: operation by operation the checks on the host would take seconds.
+@jit
+def _rows_and_kernel(system, split, t, q):
+    return velocity_rows(system, t, q)[0], eliminate(system, split, t, q).kernel
+
+
+@jit
+def _rows_of_run(system, ts, qs):
+    return jax.vmap(lambda t, q: velocity_rows(system, t, q)[0])(ts, qs)
+
+
+def _unit_rows(jac) -> np.ndarray:
+    """Rows of `J`, scaled to unit length."""
+    rows = np.asarray(jac, float)
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1)
+
+
+def _remedy(system, t, q) -> str:
+    """What to use where a choice ends: another one, unless `J` itself loses rank there."""
+    result = nearness(system, t, q, jnp.zeros_like(q))
+    if result.singular:
+        return (
+            f"J itself is nearly singular there, with the least singular value {result.least:.3g}: "
+            "no choice of independent coordinates passes that position, nor does NullSpace. Use "
+            "Multipliers(..., solve=SingularityRobust())."
+        )
+    better = ", ".join(repr(k) for k in choose_independent(system, t, q))
+    return (
+        f"There, use VelocityElimination(independent=({better},)), or NullSpace, which needs no "
+        "choice."
+    )
+
+
+def _names(labels, indices) -> str:
+    return ", ".join(labels.coordinate(int(i)) for i in indices)

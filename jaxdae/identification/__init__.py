@@ -5,6 +5,7 @@ from jaxdae.identification.data import (
     Channel as Channel,
     Experiment as Experiment,
     Measurement as Measurement,
+    Prior as Prior,
     UnknownStart as UnknownStart,
 )
 from jaxdae.identification.identify import identify as identify
@@ -14,7 +15,6 @@ from jaxdae.identification.posterior import (
     Repetitions as Repetitions,
     repetitions as repetitions,
 )
-from jaxdae.identification.priors import Prior as Prior
 from jaxdae.identification.report import (
     FittedChannel as FittedChannel,
     Identification as Identification,

@@ -1,4 +1,4 @@
-"""What was measured: channels, samples with their noise, starts, experiments."""
+"""What was measured, and what is known beforehand: channels, samples, starts, priors."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -183,6 +183,38 @@ class Experiment:
                 f"Experiment{f' {self.name!r}' if self.name else ''}: all samples are missing "
                 "(NaN); leave the experiment out."
             )
+
+
+class Prior:
+    """A parameter as it is known from elsewhere: normal, in the parameter's own unit.
+
+    It counts as one more measurement, `(x - mean) / sigma`, of the value itself: of a `Positive`
+    not of the logarithm.
+
+    Args:
+        mean: where the parameter is expected.
+        sigma: standard deviation.
+
+    Raises:
+        ValueError: unless both are finite numbers, and the standard deviation is positive.
+    """
+
+    mean: float
+    sigma: float
+
+    def __init__(self, mean: float, sigma: float):
+        self.mean, self.sigma = _number("mean", mean), _number("sigma", sigma)
+        if self.sigma <= 0:
+            raise ValueError(
+                f"Prior: sigma is {self.sigma:g}, must be > 0; to hold a parameter write a Python "
+                "number in place of the array."
+            )
+
+
+def _number(name: str, value: Any) -> float:
+    if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value):
+        raise ValueError(f"Prior: {name} is {value!r}, must be one finite number.")
+    return float(value)
 
 
 def check_data(channels: Mapping[str, Channel], experiments) -> None:

@@ -1,35 +1,27 @@
 """Parameters of a system from measured data."""
 
-import contextlib
 import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import diffrax
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxdae.identification.data import Channel, check_data, Experiment, label
-from jaxdae.identification.findings import warnings_of
-from jaxdae.identification.least_squares import Ended, estimate, repeated, Round
-from jaxdae.identification.noise import Counts, require_freedom
+from jaxdae.identification.data import Channel, check_data, Experiment, label, Prior
+from jaxdae.identification.fit import Model, raw_names_of, Settings
+from jaxdae.identification.least_squares import Ended, estimate, repeated
 from jaxdae.identification.preparation import guesses, prepared, usable
-from jaxdae.identification.priors import Prior, raw_names_of
 from jaxdae.identification.report import Identification, identification
-from jaxdae.identification.residuals import Fit
-from jaxdae.identification.runs import Model, Settings
+from jaxdae.identification.uncertainty import Counts, require_freedom
 from jaxdae.interruptions import heard
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS
 from jaxdae.stability.arguments import check_counts, check_least
 from jaxdae.systems.calls import check_instance
-from jaxdae.tuning import checkpoint as checkpoints
 
 
 def identify(
@@ -49,9 +41,6 @@ def identify(
     starts: int = 1,
     spread: float = 0.5,
     key: Any = None,
-    checkpoint: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
     progress: bool = False,
 ) -> Identification:
     r"""Estimate parameters, and starts that are not known, from measured motions.
@@ -92,11 +81,6 @@ def identify(
         spread: their standard deviation in unconstrained numbers, the logarithm of a `Positive`;
             of plain arrays as a part of their value.
         key: random key of the perturbations; by default `jax.random.key(0)`.
-        checkpoint: file in which every step is saved, so that an interrupted fit can go on.
-        resume: go on from `checkpoint`, with more `steps` too; the numbers are those of an
-            uninterrupted fit. Without such a file the fit starts afresh. What `build`, channels and
-            solver compute must be the same as then; of `build` only what JAX traces is compared.
-        overwrite: allow a fresh fit to replace the file `checkpoint`.
         progress: show a progress bar.
 
     Returns:
@@ -117,9 +101,6 @@ def identify(
             estimated, first guesses from which no run succeeds, or from which the sum of squares
             cannot decrease.
         TypeError: for arguments of the wrong kind.
-        FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
-        CheckpointError: if the file to resume from is damaged or belongs to another fit; if another
-            fit writes the file.
     """
     from tqdm import tqdm
 
@@ -138,24 +119,16 @@ def identify(
         first = guesses(task, params, starts, spread, key)
         first = first[usable(task, first, raw_names_of(params), experiments)]
         values = repeated(task.fit.samples(), first.shape[0])
-        kept = _kept(checkpoint, resume, overwrite, task.fit, first)
-        alone = contextlib.nullcontext() if kept is None else kept.alone()
-        with alone, tqdm(total=steps, disable=not progress, unit="step") as bar:
-
-            def watch(now: Round) -> None:
-                if kept is not None:
-                    kept.save(now)
-                bar.update(int(now.steps.max()) - bar.n)
-
+        with tqdm(total=steps, disable=not progress, unit="step") as bar:
             ended = estimate(
-                task.fit, first, values, task.counts, steps=steps, watch=watch,
-                restore=lambda begun: begun if kept is None else kept.restored(begun),
+                task.fit, first, values, task.counts, steps=steps,
+                watch=lambda taken: bar.update(int(taken.max()) - bar.n),
             )  # fmt: skip
     best = _best(ended, task.counts)
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)
     result = identification(task, params, best, experiments)
-    for text in warnings_of(result):
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    for found in result.findings:
+        warnings.warn(f"identify: {found.message}", RuntimeWarning, stacklevel=2)
     return dataclasses.replace(result, wall_seconds=time.perf_counter() - began)
 
 
@@ -207,60 +180,3 @@ def _check_step(dt: Any, experiments: Sequence[Experiment]) -> None:
                 f"identify: dt is {dt} s, longer than experiment {label(i, experiment)}, which "
                 f"lasts {duration:.6g} s; give a step that resolves its motion."
             )
-
-
-def _kept(path, resume: bool, overwrite: bool, fit: Fit, x) -> "_Checkpoint | None":
-    if path is None:
-        if resume or overwrite:
-            raise ValueError("identify: `resume` and `overwrite` need the file: give `checkpoint`.")
-        return None
-    if resume and overwrite:
-        raise ValueError("identify: `resume` and `overwrite` contradict each other; choose one.")
-    path = Path(path)
-    if path.exists() and not (resume or overwrite):
-        raise FileExistsError(
-            f"identify: the checkpoint {path} exists; continue it with `resume=True`, replace it "
-            "with `overwrite=True`, or give another path."
-        )
-    return _Checkpoint(path, resume and path.exists(), fit, x)
-
-
-class _Checkpoint:
-    """Every step of a fit in one file, from which an interrupted fit goes on.
-
-    What must agree then is compared by digests. The program that is compared is that of the
-    residuals as JAX traces it: it has in it whatever the functions of the user and the solver
-    compute, but no Python that leaves no trace.
-    """
-
-    def __init__(self, path: Path, resume: bool, fit: Fit, x):
-        noise, values = jnp.ones(len(fit.model.channels), x.dtype), fit.samples()
-        program = jax.make_jaxpr(lambda x: fit.residuals(x, values, noise))(x[0])
-        self._path, self._resume = path, resume
-        self._contents = {
-            "data and settings": checkpoints.tree_digest(fit),
-            "first guesses": checkpoints.tree_digest(x),
-            "model and solver": checkpoints.program_digest(program),
-        }
-
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other fits from the file."""
-        return checkpoints.alone(self._path, "identify")
-
-    def restored(self, begun: Round) -> Round:
-        """The round that was stored, as far as it had come; once. Else the one that begins."""
-        if not self._resume:
-            return begun
-        arrays, rest = eqx.partition(begun, eqx.is_array)
-        try:
-            _, stored = checkpoints.load(self._path, self._contents, lambda _: arrays)
-        except checkpoints.CheckpointError as error:
-            text = f"identify: {error.reason}; make the same call as then, or give another path."
-            raise checkpoints.CheckpointError(text, error.reason) from error
-        self._resume = False
-        return eqx.combine(stored, rest)
-
-    def save(self, now: Round) -> None:
-        """Keep a round as it is."""
-        arrays = eqx.filter(now, eqx.is_array)
-        checkpoints.save(self._path, self._contents, int(now.rounds), arrays)

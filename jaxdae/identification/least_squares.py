@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxdae.identification.noise import Counts, estimated_noise, first_noise
-from jaxdae.identification.residuals import Fit, Samples
-from jaxdae.identification.uncertainty import seen_columns
+from jaxdae.identification.fit import Fit, Samples
+from jaxdae.identification.uncertainty import Counts, estimated_noise, first_noise, seen_columns
 from jaxdae.tuning.damping import ComposedLeastSquares, levenberg_marquardt
 from jaxdae.tuning.linearization import initialized, Short, shortened, stepped
 
@@ -69,33 +68,6 @@ class FitProgress(NamedTuple):
         return Short(info.residual, info.jac.pytree)
 
 
-class Round(NamedTuple):
-    """One round of fit and noise, in well-conditioned unknowns: `x = base + directions @ y`.
-
-    Args:
-        progress: of the fits.
-        base: where `y` is zero, shape `(fits, p)`.
-        directions: of which each changes the residuals by about one, shape `(fits, p, p)`.
-        noise: of channels, shape `(fits, channels)`.
-        total: steps before the round, shape `(fits,)`.
-        stage: number of the weight of the gaps.
-        rounds: how often the noise was estimated before.
-    """
-
-    progress: FitProgress
-    base: Any
-    directions: Any
-    noise: Any
-    total: Any
-    stage: Any
-    rounds: Any
-
-    @property
-    def steps(self) -> np.ndarray:
-        """Steps of each fit so far."""
-        return np.asarray(self.total + self.progress.steps)
-
-
 class Ended(NamedTuple):
     """How the fits of a batch ended.
 
@@ -128,7 +100,7 @@ class Ended(NamedTuple):
 
 def estimate(
     fit: Fit, x, values: Samples, counts: Counts, *, steps: int,
-    restore: Callable[[Round], Round] = lambda begun: begun, watch: Callable | None = None,
+    watch: Callable[[np.ndarray], Any] = lambda _: None,
 ) -> Ended:  # fmt: skip
     """Fit a batch of data sets.
 
@@ -141,8 +113,7 @@ def estimate(
         values: what was measured in every fit, leading axis `fits`.
         counts: how much there is.
         steps: largest number of steps of each fit, in all rounds together.
-        restore: from a round before its first step to that from which an interrupted fit goes on.
-        watch: called after each step with the round.
+        watch: called after each step with the number of steps of each fit.
     """
     many, single = x.shape[0], fit.joints.shape[0] == 0
     stages = (0.0,) if single else _WEIGHTS
@@ -153,20 +124,15 @@ def estimate(
     data = Data(values, cast(noise), cast(0.0))
     while stage < len(stages) and rounds < _MOST_ROUNDS and not spent.all():
         data = data._replace(noise=cast(noise), weight=cast(stages[stage]))
-        begun = restore(_begun(fit, x, data, total, stage, rounds))
-        total, stage, rounds = np.asarray(begun.total), int(begun.stage), int(begun.rounds)
-        noise = np.asarray(begun.noise, float)
-        data = data._replace(noise=begun.noise, weight=cast(stages[stage]))
+        before = np.asarray(data.noise, float)
         left = np.minimum(steps - total, steps if single else _STEPS_OF_ROUND)
-        ended = _minimize(fit, data, begun, left, watch)
-        x, total = _unknowns(ended), ended.steps
-        spent = total >= steps
+        x, taken = _minimize(fit, data, x, left, lambda n, before=total: watch(before + n))
+        total, spent = total + taken, total + taken >= steps
         if not single and not np.all(_minimum(fit, x, *linearized(fit, x, data))[0] | spent):
             continue
-        before = noise
         if counts.unknown_noise.any():
             jac = linearized(fit, x, data)[1]
-            noise, freedom = estimated_noise(fit, x, values, counts, noise, jac)
+            noise, freedom = estimated_noise(fit, x, values, counts, before, jac)
         change, rounds = np.abs(noise / before - 1), rounds + 1
         stage += stage < len(stages) - 1 or not np.any(change > NOISE_TOLERANCE)
     data = data._replace(noise=cast(noise))
@@ -211,16 +177,6 @@ def linearized(fit: Fit, x, data: Data):
     return eqx.filter_vmap(one)(x, data)
 
 
-def _begun(fit: Fit, x, data: Data, total, stage: int, rounds: int) -> Round:
-    """A round before its first step."""
-    jac = np.asarray(linearized(fit, x, data)[1])
-    pairs = zip(jac, np.asarray(x), strict=True)
-    made = [_directions(j, fit.node_entries, fit.gap_count, fit.units(at)) for j, at in pairs]
-    directions = jnp.asarray(np.stack(made), x.dtype)
-    progress = _first_progress(jnp.zeros_like(x), jac.shape[1])
-    return Round(progress, x, directions, data.noise, *map(jnp.asarray, (total, stage, rounds)))
-
-
 def _directions(jac: np.ndarray, nodes: np.ndarray, gaps: int, units: np.ndarray) -> np.ndarray:
     """Parameters, with later starts that keep the gaps, and the gaps, each as long as changes one.
 
@@ -243,31 +199,34 @@ def _directions(jac: np.ndarray, nodes: np.ndarray, gaps: int, units: np.ndarray
     return np.where(good, directions / np.where(good, sizes, 1.0), 0.0)
 
 
-def _unknowns(at: Round, y=None):
-    return _along(at.base, at.directions, at.progress.y if y is None else y)
-
-
 @jax.jit
 def _along(base, directions, y):
     return base + jax.vmap(jnp.matmul)(directions, y)
 
 
-def _minimize(fit: Fit, data: Data, at: Round, steps: np.ndarray, watch: Callable | None) -> Round:
-    """Steps of a round, as many as are given for each fit at most, or to minima."""
-    lengths = np.asarray(jnp.diagonal(at.directions, axis1=1, axis2=2))
-    while not np.all(np.asarray(at.progress.done) | (np.asarray(at.progress.steps) >= steps)):
-        residuals, jac = linearized(fit, _unknowns(at, at.progress.state.y_eval), data)
-        rests = at.progress.done | (at.progress.steps >= steps)
-        progress = _advance(at.progress, residuals, jac @ at.directions, rests)
-        at = at._replace(progress=progress)
+def _minimize(fit: Fit, data: Data, x, steps: np.ndarray, watch: Callable) -> tuple[Any, Any]:
+    """Unknowns after steps of a round, and how many: as many as are given at most, or to minima.
+
+    Steps are made in well-conditioned unknowns, `x + directions @ y`.
+    """
+    jac = np.asarray(linearized(fit, x, data)[1])
+    pairs = zip(jac, np.asarray(x), strict=True)
+    made = [_directions(j, fit.node_entries, fit.gap_count, fit.units(at)) for j, at in pairs]
+    directions = jnp.asarray(np.stack(made), x.dtype)
+    lengths = np.diagonal(np.asarray(directions), axis1=1, axis2=2)
+    progress = _first_progress(jnp.zeros_like(x), jac.shape[1])
+    while not np.all(np.asarray(progress.done) | (np.asarray(progress.steps) >= steps)):
+        trial = _along(x, directions, progress.state.y_eval)
+        residuals, jac = linearized(fit, trial, data)
+        rests = progress.done | (progress.steps >= steps)
+        progress = _advance(progress, residuals, jac @ directions, rests)
         value, slope = (np.asarray(a) for a in progress.local)
-        free = ~_pressed(fit, _unknowns(at), value, slope, lengths)
+        free = ~_pressed(fit, _along(x, directions, progress.y), value, slope, lengths)
         ended = _expected_decrease(value, slope, free) <= _TOLERANCE[str(slope.dtype)] ** 2
         ended &= np.asarray(progress.refused) == 0
-        at = at._replace(progress=progress._replace(done=progress.done | (ended & ~rests)))
-        if watch is not None:
-            watch(at)
-    return at
+        progress = progress._replace(done=progress.done | (ended & ~rests))
+        watch(np.asarray(progress.steps))
+    return _along(x, directions, progress.y), np.asarray(progress.steps)
 
 
 @eqx.filter_jit

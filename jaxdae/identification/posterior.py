@@ -1,5 +1,6 @@
 """How far parameters may be off: posteriors by Monte Carlo, and fits of simulated data."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -9,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jaxdae.identification.fit import Fit, Samples
 from jaxdae.identification.least_squares import Data, estimate, linearized, value_and_jacobian
 from jaxdae.identification.report import Identification
-from jaxdae.identification.residuals import Fit, Samples
 from jaxdae.identification.uncertainty import condensed, propagated, sensitivity
 
 # Potential scale reductions above this say that the chains have not mixed.
@@ -75,7 +76,12 @@ def posterior(
         ImportError: without blackjax, which the extra `bayes` installs.
         ValueError: where a direction is not identifiable, or the record was divided.
     """
-    blackjax = _blackjax()
+    try:
+        import blackjax
+    except ImportError as error:
+        raise ImportError(
+            "posterior: blackjax is not installed; install the extra, pip install 'jaxdae[bayes]'."
+        ) from error
     _check(identification, samples, warmup, chains)
     task, x, noise = identification.problem
     run = _sampler(blackjax, task.fit, x, noise, samples, warmup)
@@ -85,18 +91,22 @@ def posterior(
     r_hat = {n: _diagnosed(blackjax, "potential_scale_reduction", v) for n, v in by_name.items()}
     size = {n: _diagnosed(blackjax, "effective_sample_size", v) for n, v in by_name.items()}
     result = Posterior(by_name, r_hat, size, int(np.sum(np.asarray(divergent))))
-    _warn(result)
+    worst = max(r_hat, key=lambda name: np.nan_to_num(r_hat[name]))
+    if r_hat[worst] > _MIXED:
+        warnings.warn(
+            f"posterior: the chains have not mixed, R-hat of {worst} is {r_hat[worst]:.3f}; take "
+            "more samples, or a longer warmup.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    if result.divergent:
+        warnings.warn(
+            f"posterior: {result.divergent} trajectories of the sampler diverge; the samples may "
+            "leave out a part of the posterior.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return result
-
-
-def _blackjax() -> Any:
-    try:
-        import blackjax
-    except ImportError as error:
-        raise ImportError(
-            "posterior: blackjax is not installed; install the extra, pip install 'jaxdae[bayes]'."
-        ) from error
-    return blackjax
 
 
 def _check(identification: Identification, samples: int, warmup: int, chains: int) -> None:
@@ -169,27 +179,6 @@ def _diagnosed(blackjax: Any, name: str, values: np.ndarray) -> float:
     if values.shape[0] < 2:
         return float("nan")  # which compare chains
     return float(getattr(blackjax.diagnostics, name)(jnp.asarray(values)))
-
-
-def _warn(result: Posterior) -> None:
-    import warnings
-
-    bad = {name: x for name, x in result.r_hat.items() if x > _MIXED}
-    if bad:
-        worst = max(bad, key=lambda name: bad[name])
-        warnings.warn(
-            f"posterior: the chains have not mixed, R-hat of {worst} is {bad[worst]:.3f}; take "
-            "more samples, or a longer warmup.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    if result.divergent:
-        warnings.warn(
-            f"posterior: {result.divergent} trajectories of the sampler diverge; the samples may "
-            "leave out a part of the posterior.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 class Repetitions(NamedTuple):

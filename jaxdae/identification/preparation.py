@@ -1,24 +1,114 @@
-"""From data and first guesses to the problem that is solved."""
+"""From data and first guesses to the problem that is solved: starts, intervals, batches."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxdae.identification.data import Channel, Experiment, label
-from jaxdae.identification.layout import batch_of, gaps_between, groups_of, Piece
+from jaxdae.formulations.structure import depends_on
+from jaxdae.identification.data import Channel, Experiment, label, Prior, UnknownStart
+from jaxdae.identification.fit import (
+    Batch,
+    Fit,
+    Model,
+    names_of,
+    priors_of,
+    Readings,
+    Runs,
+    values_of,
+)
 from jaxdae.identification.least_squares import Data, linearized, repeated
-from jaxdae.identification.noise import channel_freedom, Counts, first_noise, require_freedom
-from jaxdae.identification.priors import names_of, Prior, priors_of, values_of
-from jaxdae.identification.residuals import Fit
-from jaxdae.identification.runs import Model, Readings
-from jaxdae.identification.uncertainty import ROUND_OFF
+from jaxdae.identification.uncertainty import (
+    channel_freedom,
+    Counts,
+    first_noise,
+    require_freedom,
+    ROUND_OFF,
+)
+from jaxdae.runs import simulate
+from jaxdae.simulation.problem import START_TOLERANCE
+from jaxdae.systems import consistent_state, State, System
+from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems.dynamics import constraint_residuals
+from jaxdae.systems.precision import in_dtype
 from jaxdae.tuning.parametrizations import is_parametrization, resolve, trainable
+
+# Of a tangent basis: singular values of the constraints below this part of the largest are zero.
+_DEPENDENT = 1e-8
+# Runs of one batch take as many fixed steps; one this much longer than another has its own.
+_MOST_LONGER = 2.0
+
+
+class Freedom(NamedTuple):
+    """How a start may move.
+
+    Args:
+        moves: from independent coordinates `z` to changes of `(q, v, w)`, shape `(2n+k, d)`.
+        prior: from `z` to what the guess's own noise makes of it, shape `(d, d)`.
+        names: of the coordinates.
+    """
+
+    moves: Any
+    prior: Any
+    names: tuple[str, ...] = ()
+
+    @property
+    def priors(self) -> int:
+        """Number of independent measurements that the guess is."""
+        return int(np.linalg.matrix_rank(self.prior)) if self.prior.size else 0
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How far one unit of each coordinate moves what it is named after."""
+        return np.abs(self.moves).max(axis=0, initial=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """One interval of an experiment, and how it starts.
+
+    Args:
+        experiment: its number.
+        number: its own, in the experiment.
+        start: when it starts [s].
+        at: numbers of its samples.
+        ts: their times [s].
+        values: by channel, zero where a sample is missing, shape `(channels, times)`.
+        weights: one over the noise, zero where a sample is missing.
+        given: controller and conditions.
+        guess: state at the start.
+        freedom: how that may move.
+        function: the start as a function of the system, if it is one.
+        project: whether it is brought onto the constraints.
+        origin: from which times count [s]; zero where system or input depends on time.
+    """
+
+    experiment: int
+    number: int
+    start: float
+    at: np.ndarray
+    ts: np.ndarray
+    values: np.ndarray
+    weights: np.ndarray
+    given: Any
+    guess: State
+    freedom: Freedom
+    function: Callable | None
+    project: bool
+    origin: float
+
+    @property
+    def end(self) -> float:
+        """When it ends [s]."""
+        return float(self.ts[-1])
 
 
 class Task(NamedTuple):
@@ -171,4 +261,316 @@ def _failure(task: Task, x, experiments) -> str:
     return (
         f"identify: it fails at {at}; at the first, {which}. Start from parameters nearer to the "
         "real ones, take a smaller dt, or divide the records, intervals=…."
+    )
+
+
+def no_freedom(state: State) -> Freedom:
+    """Of a start that is known."""
+    return Freedom(np.zeros((2 * state.q.size + state.w.size, 0)), np.zeros((0, 0)))
+
+
+def freedom(system: System, t, state: State, start: UnknownStart) -> Freedom:
+    """Independent coordinates of the consistent states near a consistent one."""
+    rates = lambda v: constraint_residuals(system, t, state.q, v).phi_dot  # noqa: E731
+    m = constraint_counts(system, state)[0]
+    jac = np.asarray(jax.jacfwd(rates)(state.v))
+    labels = system.labels()
+    n, k = state.q.size, state.w.size
+    coordinates = [labels.coordinate(i) for i in range(n)]
+    actuators = [*labels.actuators[:k], *(f"w{i + 1}" for i in range(len(labels.actuators), k))]
+    moves, priors, names = zip(
+        _directions(jac[:m], start.q, n, coordinates),
+        _directions(jac, start.v, n, [f"{x}'" for x in coordinates]),
+        _directions(np.zeros((0, k)), start.w, k, actuators),
+        strict=True,
+    )
+    block = scipy.linalg.block_diag
+    return Freedom(block(*moves), block(*priors), tuple(x for part in names for x in part))
+
+
+def _directions(
+    jac: np.ndarray, sigma, n: int, labels: list[str]
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Allowed directions, what the guess's noise makes of them, and their names.
+
+    Directions are in units of the standard deviations, or of one where these are infinite;
+    coordinates that are held are further constraints.
+    """
+    if not n:
+        return np.zeros((0, 0)), np.zeros((0, 0)), []
+    sigma = np.broadcast_to(np.asarray(sigma, float), (n,))
+    known = np.isfinite(sigma) & (sigma > 0)
+    scale = np.where(known, sigma, 1.0)
+    rows = np.concatenate([jac * scale, np.eye(n)[sigma == 0]])
+    basis = scale[:, None] * _null_space(rows)
+    prior = np.zeros((basis.shape[1],) * 2)
+    if basis.size:
+        seen = np.asarray(
+            np.linalg.qr(np.where(known, 1.0 / scale, 0.0)[:, None] * basis, mode="r")
+        )
+        prior[: seen.shape[0]] = seen
+    return basis, prior, [_direction_name(column, labels) for column in basis.T]
+
+
+def _null_space(rows: np.ndarray) -> np.ndarray:
+    """Orthonormal basis of what the rows send to zero, along coordinates where that is possible."""
+    if not rows.size:
+        return np.eye(rows.shape[1])
+    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+    _, values, right = np.linalg.svd(rows / np.where(sizes > 0, sizes, 1.0))
+    rank = int(np.sum(values > _DEPENDENT * max(values.max(initial=0.0), 1e-300)))
+    return right[rank:].T
+
+
+def _direction_name(column: np.ndarray, labels: list[str]) -> str:
+    """The coordinate that a direction moves most."""
+    moved = np.flatnonzero(np.abs(column) > 1e-9 * np.abs(column).max())
+    most = labels[int(np.argmax(np.abs(column)))]
+    return most if moved.size == 1 else f"{most} and what moves with it"
+
+
+def groups_of(
+    model: Model, params: Callable, trained: Any, experiments: Sequence[Experiment], channels, count
+) -> list[list[Piece]]:
+    """Intervals of all experiments, `count` of each, in groups of one kind."""
+    groups: list[list[Piece]] = []
+    for i, experiment in enumerate(experiments):
+        for one in _intervals(model, params, trained, i, experiment, channels, count):
+            group = next((g for g in groups if _fit_together(g[0], one)), None)
+            if group is None:
+                groups.append([one])
+            else:
+                group.append(one)
+    return groups
+
+
+def _intervals(model: Model, params, trained, i, experiment: Experiment, channels, count: int):
+    """Intervals of an experiment, each with about as many samples; they meet at samples."""
+    ts, t0, name = experiment.ts, float(experiment.t0), label(i, experiment)
+    if not ts[-1] > t0:
+        raise ValueError(
+            f"identify: experiment {name} ends where it starts, at t = {t0:g} s; "
+            "give samples at later times."
+        )
+    later = np.flatnonzero(ts > t0)
+    if not 1 <= count <= later.size:
+        raise ValueError(
+            f"identify: {count} intervals of experiment {name}, which has "
+            f"{later.size} samples after its start; give between 1 and as many."
+        )
+    blocks = np.array_split(later, count)
+    blocks[0] = np.arange(blocks[0][-1] + 1)
+    starts = [t0, *(float(ts[x[-1]]) for x in blocks[:-1])]
+    given = in_dtype((experiment.controller, experiment.conditions), jnp.result_type(float))
+    parts_of = lambda trained: model.parts(params(trained), given)  # noqa: E731
+    first = _first(parts_of, trained, experiment, name, t0)
+    begun = [first]
+    if count > 1:
+        states = _guessed(parts_of(trained), model.settings, experiment, name, first[0], starts)
+        begun += [_node(parts_of(trained), t, x) for t, x in zip(starts[1:], states, strict=True)]
+    return [
+        Piece(i, k, t, at, ts[at], *_samples(experiment, at, channels), given, *how)
+        for k, (t, at, how) in enumerate(zip(starts, blocks, begun, strict=True))
+    ]
+
+
+def _samples(experiment: Experiment, at: np.ndarray, channels) -> tuple[np.ndarray, np.ndarray]:
+    """Values and weights of some samples, zero where they are missing."""
+    values, weights = np.zeros((2, len(channels), at.size))
+    for c, name in enumerate(channels):
+        if name in experiment.measurements:
+            measured = experiment.measurements[name]
+            x = measured.values[at]
+            sigma = np.ones(at.size) if measured.sigma is None else measured.sigma[at]
+            values[c] = np.where(np.isnan(x), 0.0, x)
+            weights[c] = np.where(np.isnan(x), 0.0, 1.0 / sigma)
+    return values, weights
+
+
+# Guess, freedom, function, projection and origin, as in `Piece`.
+_Begun = tuple[State, Freedom, Callable | None, bool, float]
+
+
+def _first(parts_of: Callable, trained, experiment: Experiment, name: str, t: float) -> _Begun:
+    """How an experiment starts."""
+    start, parts = experiment.start, parts_of(trained)
+    wanted = start.guess if isinstance(start, UnknownStart) else start
+    function = None if isinstance(wanted, State) else wanted
+    guess = wanted if isinstance(wanted, State) else wanted(parts[0])
+    if not isinstance(guess, State):
+        raise TypeError(
+            f"identify: the start of experiment {name} is a function that returned a "
+            f"{type(guess).__name__}, must return a State(q, v)."
+        )
+    if not all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(guess)):
+        raise ValueError(
+            f"identify: the start of experiment {name} is not finite; give numbers for q, v and w."
+        )
+    if isinstance(start, UnknownStart):
+        near, free, _, project, origin = _node(parts, t, guess, start)
+        return near if function is None else guess, free, function, project, origin
+    # Whether a parameter moves the constraints at a known start.
+    residuals = lambda trained: _residuals(parts_of(trained)[0], t, guess)  # noqa: E731
+    slopes = () if function is not None else jax.tree.leaves(jax.jacfwd(residuals)(trained))
+    project = any(np.any(np.asarray(x) != 0) for x in slopes)
+    if not project:
+        _require_consistent(parts[0], t, guess, name)
+    return guess, no_freedom(guess), function, project, _origin(parts, guess, t)
+
+
+def _node(parts, t: float, state: State, start: UnknownStart | None = None) -> _Begun:
+    """How an interval starts that is estimated; later ones anywhere on the constraints."""
+    near = consistent_state(parts[0], state.q, state.v, t, w=state.w)
+    free = freedom(parts[0], t, near, UnknownStart(near) if start is None else start)
+    constrained = _residuals(parts[0], t, near).phi_dot.size > 0
+    return near, free, None, constrained, _origin(parts, near, t)
+
+
+def _guessed(parts, settings, experiment: Experiment, name: str, start: State, starts: list):
+    """Guesses of the states where later intervals start.
+
+    Those that the experiment gives; else those of a run with the first guess of the parameters.
+    """
+    if experiment.guess is not None:
+        at = [int(np.flatnonzero(experiment.ts == t)[0]) for t in starts[1:]]
+        return [jax.tree.map(lambda x, i=i: x[i], experiment.guess) for i in at]
+    system, formulation, controller = parts
+    states = simulate(
+        system, formulation, start, t0=starts[0], t1=experiment.ts[-1], dt=settings.dt,
+        solver=settings.solver, stepsize_controller=settings.stepsize_controller,
+        saveat=diffrax.SaveAt(ts=jnp.asarray(starts[1:])), controller=controller,
+        max_steps=settings.max_steps, throw=False, start_tolerance=None,
+    ).states  # fmt: skip
+    if not all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(states)):
+        raise ValueError(
+            f"identify: with the first guess the run of experiment {name} does not reach the start "
+            f"of its last interval, t = {starts[-1]:.6g} s; give Experiment(…, guess=…), "
+            "states at the times of the samples as the measurements suggest them."
+        )
+    return [jax.tree.map(lambda x, i=i: x[i], states) for i in range(len(starts) - 1)]
+
+
+def _residuals(system, t, state: State):
+    return constraint_residuals(in_dtype(system, state.q.dtype), t, state.q, state.v)
+
+
+def _require_consistent(system, t, state: State, name: str) -> None:
+    result = _residuals(system, t, state)
+    worst = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (result.phi, result.phi_dot))
+    size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
+    if not worst <= START_TOLERANCE * (1 + size):
+        raise ValueError(
+            f"identify: the start of experiment {name} is off the constraints by {worst:.3g}; make "
+            "it consistent, jaxdae.consistent_state(system, q, v), or give UnknownStart(state)."
+        )
+
+
+def _origin(parts, state: State, start: float) -> float:
+    """Zero where a system or its input depends on time itself, else the start."""
+    system, _, controller = parts
+    system = in_dtype(system, state.q.dtype)
+    if controller is not None and not callable(controller):
+        return 0.0
+
+    def everything(t, q, v, w):
+        u = None if controller is None else controller(t, q, v, w)
+        result = constraint_residuals(system, t, q, v)
+        lam = jnp.zeros_like(result.phi_dot)
+        return (
+            result,
+            system.kinetic_energy(t, q, v),
+            system.potential_energy(t, q),
+            system.dissipation(t, q, v),
+            system.force(t, q, v, w, u),
+            system.reaction_dependent_force(t, q, v, w, u, lam),
+            system.actuator_rate(t, q, v, w, u),
+            system.mass_matrix(t, q),
+        )
+
+    zero = jnp.zeros((), state.q.dtype)
+    return 0.0 if depends_on(everything, 0, zero, state.q, state.v, state.w) else start
+
+
+def gaps_between(groups: list[list[Piece]]) -> tuple[np.ndarray, np.ndarray]:
+    """Joints between intervals, and what a gap there is.
+
+    Returns:
+        Pairs of runs, numbered through all groups, one of which goes on where the other ends, shape
+        `(joints, 2)`; from the difference of their states to its independent part in units of the
+        motion's size nearby, which changes by many powers of ten where it is unstable, shape
+        `(joints, d, 2n+k)`.
+    """
+    made = [x for group in groups for x in group]
+    numbers = {(x.experiment, x.number): i for i, x in enumerate(made)}
+    pairs, gaps = [], []
+    for (i, k), number in numbers.items():
+        if k == 0:
+            continue
+        pairs.append((numbers[i, k - 1], number))
+        near = (numbers.get((i, j)) for j in (k - 1, k, k + 1))
+        states = [made[x].guess for x in near if x is not None]
+        sizes = []
+        for name in ("q", "v", "w"):
+            values = np.abs(np.stack([np.asarray(getattr(x, name)) for x in states]))
+            sizes.append(np.full(values.shape[1], values.max(initial=0.0) or 1.0))
+        scale = np.concatenate(sizes)[:, None]
+        directions = made[number].freedom.moves / scale
+        gaps.append(np.linalg.pinv(directions / np.linalg.norm(directions, axis=0)) / scale.T)
+    if not pairs:
+        return np.zeros((0, 2), int), np.zeros((0, 0, 0))
+    return np.array(pairs), np.stack(gaps)
+
+
+def _fit_together(one: Piece, other: Piece) -> bool:
+    """Whether two runs are of one kind, so that one program makes both."""
+    if one.function is not other.function or one.project != other.project:
+        return False
+    short, long = sorted((one.end - one.start, other.end - other.start))
+    if one.start - one.origin != other.start - other.origin or long > _MOST_LONGER * short:
+        return False
+    trees = [(x.guess, x.freedom.moves, x.freedom.prior, x.given) for x in (one, other)]
+    # Of what is no array, integers of conditions say, the runs of a batch share one value.
+    shapes = [jax.tree.map(lambda x: x.shape if eqx.is_array(x) else x, x) for x in trees]
+    return eqx.tree_equal(*shapes) is True
+
+
+def batch_of(group: list[Piece], dt: float | None) -> Batch:
+    """Runs of one kind as one batch, with fixed steps of `dt` at most or adaptive ones."""
+    origin = np.array([x.origin for x in group])
+    start = np.array([x.start for x in group]) - origin
+    end = np.array([x.end for x in group]) - origin
+    most = max(x.ts.size for x in group)
+    ts = np.stack([np.pad(x.ts, (0, most - x.ts.size), mode="edge") for x in group])
+    channels = range(group[0].weights.shape[0])
+    seen = [c for c in channels if any(x.weights[c].any() for x in group)]
+    pad = lambda x: np.pad(x[seen], ((0, 0), (0, most - x.shape[1])))  # noqa: E731
+    stack = lambda xs: jnp.stack([jnp.asarray(x, jnp.result_type(float)) for x in xs])  # noqa: E731
+    arrays = [eqx.filter(x.given, eqx.is_array) for x in group]
+    given = eqx.combine(
+        jax.tree.map(lambda *xs: jnp.stack(xs), *arrays),
+        eqx.filter(group[0].given, eqx.is_array, inverse=True),
+    )
+    i = int(np.argmax(end - start))
+    duration = float(end[i] - start[i])
+    # Above the quotient by round-off, not to make a step more.
+    steps = None if dt is None else max(1, int(np.ceil(duration / dt * (1 - 1e-9))))
+    step = None if steps is None else duration / steps * (1 + 1e-9)
+    return Batch(
+        Runs(
+            jnp.asarray(start),
+            jnp.asarray(end),
+            jnp.asarray(ts - origin[:, None]),
+            jnp.asarray(origin),
+            jax.tree.map(lambda *xs: stack(xs), *(x.guess for x in group)),
+            stack(x.freedom.moves for x in group),
+            stack(x.freedom.prior for x in group),
+            given,
+        ),
+        stack(pad(x.values) for x in group),
+        stack(pad(x.weights) for x in group),
+        tuple(seen),
+        group[0].function,
+        group[0].project,
+        tuple((x.experiment, x.number) for x in group),
+        (float(start[i]), float(end[i]), step),
     )

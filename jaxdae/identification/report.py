@@ -1,7 +1,7 @@
 """What `identify` returns: parameters, how well they are known, what is left of the data."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,14 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from jaxdae.identification.data import Experiment, label
+from jaxdae.diagnosis.findings import Finding
+from jaxdae.identification.data import Experiment, label, Prior
 from jaxdae.identification.findings import (
     at_bounds,
-    drowned,
+    findings_of,
     open_directions,
     singular_passages,
     SingularPassage,
 )
+from jaxdae.identification.fit import names_of, raw_names_of, Readings, values_of
 from jaxdae.identification.least_squares import (
     Data,
     Ended,
@@ -24,11 +26,14 @@ from jaxdae.identification.least_squares import (
     NOISE_TOLERANCE,
     repeated,
 )
-from jaxdae.identification.noise import round_off
 from jaxdae.identification.preparation import Task
-from jaxdae.identification.priors import names_of, Prior, raw_names_of, values_of
-from jaxdae.identification.runs import Readings
-from jaxdae.identification.uncertainty import condensed, open_entries, propagated, sensitivity
+from jaxdae.identification.uncertainty import (
+    condensed,
+    open_entries,
+    propagated,
+    round_off,
+    sensitivity,
+)
 from jaxdae.reprs import shown
 from jaxdae.systems import State
 from jaxdae.tuning.parametrizations import resolve
@@ -157,18 +162,23 @@ class Identification:
         """
         from scipy.special import chdtrc
 
-        if self.estimated_noise or self.degrees_of_freedom <= 0:
-            return float("nan")
-        return float(chdtrc(self.degrees_of_freedom, self.chi_square))
+        return self._tail(chdtrc)
 
     @property
     def probability_below(self) -> float:
         """Probability of a smaller chi-square, as `probability`: tiny where noise is overstated."""
         from scipy.special import chdtr
 
-        if self.estimated_noise or self.degrees_of_freedom <= 0:
-            return float("nan")
-        return float(chdtr(self.degrees_of_freedom, self.chi_square))
+        return self._tail(chdtr)
+
+    def _tail(self, distribution: Callable) -> float:
+        known = not self.estimated_noise and self.degrees_of_freedom > 0
+        return float(distribution(self.degrees_of_freedom, self.chi_square)) if known else np.nan
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What must not be overlooked; `identify` has warned of it."""
+        return tuple(findings_of(self))
 
     def __getitem__(self, name: str) -> float:
         """The estimate of one number by its name."""
@@ -229,14 +239,7 @@ def _estimate(value: float, error: float) -> str:
 
 
 def identification(task: Task, params, ended: Ended, experiments) -> Identification:
-    """Everything that a fit says.
-
-    Args:
-        task: what was fitted.
-        params: the first guess.
-        ended: the best fit.
-        experiments: what was measured.
-    """
+    """Everything that the best fit, as it `ended`, says; `params` is the first guess."""
     fit, x = task.fit, jnp.asarray(ended.x)
     one = lambda a: jnp.asarray(a, x.dtype)[None]  # noqa: E731
     given = Data(repeated(fit.samples(), 1), one(ended.noise), one(1.0))
@@ -284,7 +287,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         round_off=tuple(name for name, is_so in exact.items() if is_so),
         noise_change=float(ended.noise_change),
         at_bounds=at_bounds(raw, errors),
-        unidentifiable=tuple(open_directions(found, raw_names, units, drowned(rows, units, data))),
+        unidentifiable=tuple(open_directions(found, raw_names, units)),
         starts=tuple(starts[i] for i in range(len(experiments))),
         moved_starts=_moved(starts, experiments),
         start_errors=dict(
@@ -307,19 +310,18 @@ def _passages(task: Task, x, names, experiments) -> tuple[SingularPassage, ...]:
 
 
 def _moved(starts: Mapping[int, State], experiments: Sequence[Experiment]) -> dict[str, float]:
-    """How far starts that are known were brought to the constraints, by experiment."""
-    return {
-        label(i, experiment): _change(experiment.start, starts[i])
-        for i, experiment in enumerate(experiments)
-        if isinstance(experiment.start, State)
-    }
-
-
-def _change(one: State, other: State) -> float:
-    """Largest change of coordinates or velocities, as a part of their largest."""
-    pairs = ((np.asarray(a), np.asarray(b)) for a, b in ((one.q, other.q), (one.v, other.v)))
-    change = lambda a, b: np.abs(b - a).max(initial=0.0) / (np.abs(a).max(initial=0.0) or 1.0)  # noqa: E731
-    return float(max(change(*x) for x in pairs))
+    """How far known starts were brought to the constraints: largest change, by their largest."""
+    found = {}
+    for i, experiment in enumerate(experiments):
+        if isinstance(experiment.start, State):
+            before, after = (
+                (np.asarray(x.q), np.asarray(x.v)) for x in (experiment.start, starts[i])
+            )
+            found[label(i, experiment)] = max(
+                float(np.abs(b - a).max(initial=0.0) / (np.abs(a).max(initial=0.0) or 1.0))
+                for a, b in zip(before, after, strict=True)
+            )
+    return found
 
 
 def _stop_reason(ended: Ended) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxdae.linalg.positive_definite import solve_positive_definite
 
@@ -58,11 +58,12 @@ def unit_rows(matrix: Float[Array, "c n"]) -> tuple[Float[Array, "c n"], Float[A
     return scales[:, None] * matrix, scales
 
 
-def pivoted_rows(matrix: Float[Array, "c n"]) -> PivotedRows:
+def pivoted_rows(matrix: Float[Array, "c n"], most: int | None = None) -> PivotedRows:
     """Pivoted Gram-Schmidt process of the rows of a matrix, each time with the longest rest.
 
     Args:
         matrix: shape `(c, n)`, with rows of length one or zero for a rank that means something.
+        most: number of rows to take; by default all.
 
     Returns:
         `PivotedRows`; without derivatives, since the choice is piecewise constant.
@@ -81,18 +82,47 @@ def pivoted_rows(matrix: Float[Array, "c n"]) -> PivotedRows:
         return jnp.where(chosen[:, None] > 0, 0.0, rest), (length, direction, chosen)
 
     matrix = jax.lax.stop_gradient(matrix)
-    _, (sizes, directions, order) = jax.lax.scan(step, matrix, None, count)
+    _, (sizes, directions, order) = jax.lax.scan(step, matrix, None, most or count)
     counts = sizes > rank_tolerance(sizes.dtype)
     rank = jnp.sum(counts).astype(sizes.dtype)
     return PivotedRows(sizes, jnp.where(counts[:, None], directions, 0.0), order, rank)
 
 
+def split_columns(
+    matrix: Float[Array, "c n"], sizes: Float[Array, " n"] | None = None
+) -> tuple[Int[Array, " n-c"], Int[Array, " c"]]:
+    """Split the columns of `A` into free ones and ones that `A x = b` is well solved for.
+
+    The next column taken is the one farthest from the span of those already taken, rows being
+    scaled to unit length first. A choice is not differentiable; as far as derivatives go, it is
+    fixed.
+
+    Args:
+        matrix: `A`, shape `(c, n)`, with `c <= n`.
+        sizes: typical sizes of the unknowns, shape `(n,)`, so that their units do not decide;
+            by default one.
+
+    Returns:
+        Indices `(free (n-c,), basic (c,))`, each in increasing order; `A[:, basic]` is regular if
+        `A` has full rank.
+
+    Raises:
+        ValueError: for more equations than unknowns.
+    """
+    c, n = matrix.shape
+    if c > n:
+        raise ValueError(f"{c} constraints on {n} coordinates cannot be independent.")
+    # Not jax.scipy.linalg.qr(pivoting=True), which needs the MAGMA library on a GPU.
+    table = jax.lax.stop_gradient(matrix if sizes is None else matrix * sizes)
+    taken = jnp.sum(pivoted_rows(unit_rows(table)[0].T, c).order, axis=0) if c else jnp.zeros(n)
+    order = jnp.argsort(taken > 0, stable=True)
+    return order[: n - c], order[n - c :]
+
+
 class Shares(NamedTuple):
     """Two solutions of `A x = b`, equal but for what the rank leaves out.
 
-    Args:
-        weighted: of least norm with each entry taken in parts of `1 / sqrt(a_ii)`.
-        least: of least norm.
+    `least` is of least norm; `weighted` with each entry taken in parts of `1 / sqrt(a_ii)`.
     """
 
     weighted: Float[Array, " c"]

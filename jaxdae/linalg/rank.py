@@ -28,7 +28,18 @@ class NumericalRank(NamedTuple):
 
         Without any of its rows the rest of a set is independent; sets of few rows come first.
         """
-        return _dependent_sets(self.combinations)
+        count = len(self.combinations)
+        if count == 0:
+            return ()
+        # Imported here: it takes longer than much of the package, and only messages need it.
+        from scipy.linalg import qr
+
+        # Each superfluous row with those that it depends on, and none of the other superfluous.
+        _, order = qr(self.combinations, mode="r", pivoting=True)  # pyright: ignore
+        superfluous = order[:count]
+        each = np.linalg.solve(self.combinations[:, superfluous], self.combinations)
+        parts = np.abs(each) > _NO_WEIGHT * np.abs(each).max(axis=1, keepdims=True)
+        return tuple(sorted((tuple(np.flatnonzero(x).tolist()) for x in parts), key=len))
 
 
 def numerical_rank(matrix, tolerance: float = 1e-8) -> NumericalRank:
@@ -36,14 +47,8 @@ def numerical_rank(matrix, tolerance: float = 1e-8) -> NumericalRank:
 
     The rows of a constraint Jacobian carry different units, so each is scaled to unit length
     first. A row that is zero, or at round-off beside the largest, stays what it is and is dependent
-    by itself. Not for use under `jit`.
-
-    Args:
-        matrix: shape `(c, n)`.
-        tolerance: singular values below this fraction of the largest count as zero.
-
-    Returns:
-        `NumericalRank`.
+    by itself. Singular values below `tolerance` times the largest count as zero. Not for use under
+    `jit`.
 
     Raises:
         ValueError: for entries that are not finite.
@@ -58,40 +63,3 @@ def numerical_rank(matrix, tolerance: float = 1e-8) -> NumericalRank:
     rank = int((values > tolerance * values.max(initial=0.0)).sum())
     combinations = left[:, rank:].T
     return NumericalRank(rank, values, combinations)
-
-
-def _dependent_sets(combinations: np.ndarray) -> tuple[tuple[int, ...], ...]:
-    """Sets of rows of null combinations with few entries that span all of them.
-
-    For each row the combination with the least sum of sizes among those where it has the weight 1:
-    a vertex of a polyhedron, whose other entries are zero exactly.
-    """
-    results = [_sparse_combination(combinations, i) for i in range(combinations.shape[1])]
-    sparse = [x / np.abs(x).max() for x in results if x is not None]
-    sparse.sort(key=lambda x: np.count_nonzero(np.abs(x) > _NO_WEIGHT))
-    chosen = np.zeros((0, combinations.shape[1]))
-    sets = []
-    for x in sparse:
-        more = np.vstack([chosen, x])
-        if np.linalg.matrix_rank(more, tol=_NO_WEIGHT) == len(more):
-            chosen = more
-            sets.append(tuple(np.flatnonzero(np.abs(x) > _NO_WEIGHT).tolist()))
-    return tuple(sets)
-
-
-def _sparse_combination(combinations: np.ndarray, row: int) -> np.ndarray | None:
-    """The combination with weight 1 of a row and the least sum of sizes; `None` where none has."""
-    count, rows = combinations.shape
-    if np.abs(combinations[:, row]).max(initial=0.0) < _NO_WEIGHT:
-        return None
-    # Imported here: it takes longer than much of the package, and only messages need it.
-    from scipy.optimize import linprog
-
-    # y = combinations.T @ c with |y| <= bounds, in the unknowns c and bounds.
-    span = combinations.T
-    bounded = np.block([[span, -np.eye(rows)], [-span, -np.eye(rows)]])
-    cost = np.concatenate([np.zeros(count), np.ones(rows)])
-    weight = np.concatenate([span[row], np.zeros(rows)])[None]
-    free = [(None, None)] * count + [(0, None)] * rows
-    result = linprog(cost, bounded, np.zeros(2 * rows), weight, [1.0], free)
-    return span @ result.x[:count] if result.success else None

@@ -16,9 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.linalg.block_tree import inverse_of_block, solve_block_tree
+from jaxdae.linalg.block_tree import (
+    connected_parts,
+    inverse_of_block,
+    solve_block_tree,
+    tree_partition,
+)
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
-from jaxdae.linalg.tree_partition import connected_parts, tree_partition
 
 
 class Sums(NamedTuple):
@@ -39,10 +43,7 @@ class Sums(NamedTuple):
 def sums(targets: Iterable[int], factors: Iterable[Iterable[int]], count: int) -> Sums:
     """Sort terms by the sum they belong to: a table, unless that would be mostly empty.
 
-    Args:
-        targets: which sum each term belongs to.
-        factors: for each factor, the entry that each term takes.
-        count: number of sums.
+    Each term has its sum in `targets`, and for each factor the entry that it takes.
     """
     target = np.array(list(targets), int)
     order = np.argsort(target, kind="stable")
@@ -83,13 +84,8 @@ class SparseSaddlePoint:
 
     Regular mass matrix, block-diagonal up to the order of the coordinates (a block is a *body*),
     and independent constraints, as for `FullRankSolve`. The work is linear in the number of bodies
-    for chains, trees and closed loops of them.
-
-    Args:
-        mass: rows and columns of the entries of `M` that may be nonzero, shape `(2, k)`.
-        jac: rows and columns of those of `J`, shape `(2, l)`.
-        n: number of coordinates.
-        c: number of constraints.
+    for chains, trees and closed loops of them. Patterns are rows and columns of the entries that
+    may be nonzero, shape `(2, k)`.
 
     Raises:
         ValueError: when the mass matrix couples more than `ELIMINATION_LIMIT` coordinates.
@@ -116,17 +112,9 @@ class SparseSaddlePoint:
         force: Float[Array, " n"],
         rhs: Float[Array, " c"],
     ) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
-        """Solve `M a + J^T lam = force`, `J a = rhs`.
+        """Solve `M a + J^T lam = force`, `J a = rhs`, of the entries of `M` and `J` in their order.
 
-        Args:
-            mass: entries of `M`, in the order in which the pattern names them.
-            jac: entries of `J`, likewise.
-            force: shape `(n,)`.
-            rhs: shape `(c,)`.
-
-        Returns:
-            Acceleration `a (n,)` and multipliers `lam (c,)`; `nan` where `M` or `J M^-1 J^T` is
-            singular.
+        NaN where `M` or `J M^-1 J^T` is singular.
         """
         inverse = self._inverse_of_mass(mass)
         free = self._divided(inverse, force)
@@ -175,7 +163,7 @@ class SparseSaddlePoint:
         for i, j in shared:
             if i != j:
                 near[i].add(j)
-        self._tree, groups = tree_partition(near)
+        self._parents, groups = tree_partition(near)
         size = max(map(len, groups), default=1)
         self._block_rows = np.full((len(groups), size), -1)
         for node, members in enumerate(groups):
@@ -193,7 +181,7 @@ class SparseSaddlePoint:
             (a, s), (b, r) = (divmod(int(self._row_place[x]), size) for x in (i, j))
             if a == b:
                 into = diagonal
-            elif self._tree.parents[b] == a:
+            elif self._parents[b] == a:
                 into = coupling
             else:
                 continue
@@ -201,7 +189,7 @@ class SparseSaddlePoint:
                 into[0].append((b * size + s) * size + r)
                 into[1].append(first)
                 into[2].append(second)
-        count = self._tree.size * size**2
+        count = len(self._parents) * size**2
         return sums(diagonal[0], diagonal[1:], count), sums(coupling[0], coupling[1:], count)
 
     def _inverse_of_mass(self, mass):
@@ -224,7 +212,7 @@ class SparseSaddlePoint:
         diagonal = add_up(self._on_diagonal, product).reshape(shape)
         coupling = add_up(self._on_coupling, product).reshape(shape)
         diagonal += self._row_padding.astype(rhs.dtype)
-        lam = solve_block_tree(self._tree, diagonal, coupling, take(rhs, self._block_rows))
+        lam = solve_block_tree(self._parents, diagonal, coupling, take(rhs, self._block_rows))
         return take(lam.reshape(-1), self._row_place)
 
 

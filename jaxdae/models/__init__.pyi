@@ -38,7 +38,6 @@ from .motor import (
     AbstractMotorDrive as AbstractMotorDrive,
     ChargeDrive as ChargeDrive,
     CurrentDrive as CurrentDrive,
-    MotorPower as MotorPower,
 )
 from .pendulum import CartesianPendulum as CartesianPendulum
 from .registry import (

@@ -255,10 +255,6 @@ class AndrewsMechanism(AbstractModel):
         q = jnp.asarray(START_Q)
         return q, jnp.zeros_like(q)
 
-    def references(self) -> tuple[Reference, ...]:
-        """The test set's start and its solution at t = 0.03 s."""
-        return (START_REFERENCE, END_REFERENCE)
-
 
 def _body_angles(q: Float[Array, " 7"]) -> Float[Array, " 7"]:
     """Angles that turn with K1 ... K7; being linear, it maps velocities to angular velocities."""

@@ -13,21 +13,12 @@ from jaxdae.models.base import (
     COASTING,
     ConstraintStudy,
     Model,
-    Reference,
     Rest,
     stabilized,
+    vector,
 )
 from jaxdae.reprs import Module
 from jaxdae.systems import circle, consistent_state, Labels, Points
-
-_PAPER = (
-    "O. V. Shemelova, Building differential-algebraic equations of dynamics with regard to "
-    "constraint equations, example"
-)
-
-
-def _vector(values) -> Float[Array, " k"]:
-    return jnp.asarray(values, dtype=float)
 
 
 def perturbation_equations(c1, c2, c3, c4) -> LinearStabilization:
@@ -74,7 +65,7 @@ class PointMassArm(AbstractModel):
     length2: float = 0.8
     mass1: float = 1.5
     mass2: float = 1.0
-    forces: Float[Array, " 4"] = eqx.field(converter=_vector, default=(0.0, 0.0, 0.0, 0.0))  # pyright: ignore[reportAssignmentType]
+    forces: Float[Array, " 4"] = eqx.field(converter=vector, default=(0.0, 0.0, 0.0, 0.0))  # pyright: ignore[reportAssignmentType]
 
     def kinetic_energy(self, t, q, v):
         """T = (m1 |v1|^2 + m2 |v2|^2) / 2 [J]."""
@@ -122,7 +113,7 @@ class PointMassArm(AbstractModel):
         Returns:
             Coordinates [m] and velocities [m/s], each of shape (4,).
         """
-        return jax.jvp(self._positions, (_vector(angles),), (_vector(rates),))
+        return jax.jvp(self._positions, (vector(angles),), (vector(rates),))
 
     def _positions(self, angles):
         elbow = self.length1 * jnp.stack([jnp.cos(angles[0]), jnp.sin(angles[0])])
@@ -175,16 +166,6 @@ class PointMassArm(AbstractModel):
         )
         return v, forces + reaction, jnp.stack([k1, k2])
 
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("canonical equations (6), two slips corrected", _PAPER),
-            Reference("y1'' = c1 y1 + c2 y1', y2'' = c3 y2 + c4 y2' along every motion", _PAPER),
-            Reference(
-                "without forces, energy and angular momentum about the base are constant",
-                "Noether's theorem",
-            ),
-        )
-
 
 class Plane(Module):
     """The plane `normal . r = offset`, as a residual [m] for a normal of unit length.
@@ -194,7 +175,7 @@ class Plane(Module):
         offset: distance from the origin along the normal [m].
     """
 
-    normal: Float[Array, " 3"] = eqx.field(converter=_vector, default=(0.0, 0.0, 1.0))  # pyright: ignore[reportAssignmentType]
+    normal: Float[Array, " 3"] = eqx.field(converter=vector, default=(0.0, 0.0, 1.0))  # pyright: ignore[reportAssignmentType]
     offset: float = 0.0
 
     def __call__(self, point):
@@ -210,8 +191,8 @@ class Ellipsoid(Module):
         axes: semi-axes along x, y, z [m], shape (3,), or one number for a sphere.
     """
 
-    center: Float[Array, " 3"] = eqx.field(converter=_vector, default=(0.0, 0.0, 0.0))  # pyright: ignore[reportAssignmentType]
-    axes: Float[Array, " 3"] | Float[Array, ""] = eqx.field(converter=_vector, default=1.0)  # pyright: ignore[reportAssignmentType]
+    center: Float[Array, " 3"] = eqx.field(converter=vector, default=(0.0, 0.0, 0.0))  # pyright: ignore[reportAssignmentType]
+    axes: Float[Array, " 3"] | Float[Array, ""] = eqx.field(converter=vector, default=1.0)  # pyright: ignore[reportAssignmentType]
 
     def __call__(self, point):
         """Residual of the equation [-]."""
@@ -246,7 +227,8 @@ class SurfaceArm(AbstractModel):
     The surface holds the tip from both sides, without friction, with the force
     `-lam_3 grad s` (`contact_force`); a tip that only lies on it would leave where that force
     changes its side. A control input `u`, shape `(6,)`, is a force on the two masses. Where the
-    surface is a sphere about the base, the arm is a rigid body with a fixed point.
+    surface is a sphere about the base, the arm is a rigid body with a fixed point, which without
+    gravity moves by Euler's equations [LandauLifshitz1976, section 36].
 
     Source: the manipulator whose gripper moves on a surface, as the reason for redundant
     coordinates in [Krasinskaya2013], after [ZenkevichYushchenko2004]. The numbers are ours.
@@ -268,8 +250,8 @@ class SurfaceArm(AbstractModel):
     mass1: float = 1.5
     mass2: float = 1.0
     gravity: float = 9.81
-    near: Float[Array, " 6"] = eqx.field(converter=_vector, default=(0.6, 0, 0.8, 1.08, 0.64, 0.2))  # pyright: ignore[reportAssignmentType]
-    speed: Float[Array, " 6"] = eqx.field(converter=_vector, default=(0, 1, 0, 0.4, 0.7, 0))  # pyright: ignore[reportAssignmentType]
+    near: Float[Array, " 6"] = eqx.field(converter=vector, default=(0.6, 0, 0.8, 1.08, 0.64, 0.2))  # pyright: ignore[reportAssignmentType]
+    speed: Float[Array, " 6"] = eqx.field(converter=vector, default=(0, 1, 0, 0.4, 0.7, 0))  # pyright: ignore[reportAssignmentType]
 
     def kinetic_energy(self, t, q, v):
         """T = (m1 |v1|^2 + m2 |v2|^2) / 2 [J]."""
@@ -318,15 +300,6 @@ class SurfaceArm(AbstractModel):
     def contact_force(self, q, multipliers) -> Float[Array, " 3"]:
         """Force of the surface on the tip, `-lam_3 grad s` [N], shape (3,)."""
         return -multipliers[2] * jax.grad(self.surface)(q[3:])
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("energy T + V is constant", "time-invariant ideal constraints, no losses"),
-            Reference(
-                "sphere about the base, no gravity: Euler's equations of a rigid body",
-                "L. D. Landau, E. M. Lifshitz, Mechanics, section 36",
-            ),
-        )
 
 
 MODELS = (

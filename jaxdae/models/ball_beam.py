@@ -8,18 +8,10 @@ from jaxtyping import Array, Float
 
 from jaxdae.analysis import equilibrium, linearize, lqr, RegulatorFeedback
 from jaxdae.formulations import Multipliers
-from jaxdae.models.base import (
-    AbstractModel,
-    ConstraintStudy,
-    Model,
-    Reference,
-    Rest,
-    stabilized,
-)
+from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Rest, stabilized
 from jaxdae.reprs import shown
 from jaxdae.systems import circle, Labels, Points, State
 
-_PAPER = "Krasinskaya, Krasinskii (2013), section 6"
 _ELECTRICAL = {
     "actuators": ("current",),
     "actuator_units": ("A",),
@@ -164,13 +156,6 @@ class AbstractBallBeam(AbstractModel):
             outlines={"ball": circle(centre, R), "wheel": circle(wheel, d)},
             trace=("ball",),
             fixed=("pivot", "wheel"),
-        )
-
-    def references(self) -> tuple[Reference, ...]:
-        """Equilibrium formulas of the paper."""
-        return (
-            Reference("i0 = d m g r0 / (L K2), e0 = d R_a m g r0 / (L K1 K2)", _PAPER),
-            Reference("B(0) = d / L", _PAPER),
         )
 
 

@@ -1,4 +1,4 @@
-"""What a ready system is: its class, its references, and what the commands run it with."""
+"""What a ready system is: its class, and what the commands run it with."""
 
 import abc
 import dataclasses
@@ -15,28 +15,25 @@ from jaxdae.systems import State, System
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """A published or closed-form result of a model.
-
-    Plain numbers are kept as tuples of Python floats so that building a reference touches no
-    device and loses no digit in single precision.
+    """Published numbers of a model, as Python floats, which lose no digit in single precision.
 
     Args:
-        quantity: what is known, with the equation where there is one.
+        quantity: what is known.
         source: where it comes from.
-        t: time the numbers belong to [s]; None for a relation that holds at all times.
-        q: coordinates [system's units], n numbers, or None.
-        v: velocities, n numbers, or None.
-        a: accelerations, n numbers, or None.
-        multipliers: multipliers lam of `M a + J^T lam = f`, m numbers, or None.
+        t: time the numbers belong to [s].
+        q: coordinates [system's units], n numbers.
+        v: velocities, n numbers.
+        a: accelerations, n numbers.
+        multipliers: multipliers lam of `M a + J^T lam = f`, m numbers.
     """
 
     quantity: str
     source: str
-    t: float | None = None
-    q: Sequence[float] | None = None
-    v: Sequence[float] | None = None
-    a: Sequence[float] | None = None
-    multipliers: Sequence[float] | None = None
+    t: float
+    q: Sequence[float]
+    v: Sequence[float]
+    a: Sequence[float]
+    multipliers: Sequence[float]
 
 
 class AbstractModel(System):
@@ -49,10 +46,6 @@ class AbstractModel(System):
     def actuators(self) -> Float[Array, " k"]:
         """Actuator state at t = 0, shape (k,); empty unless the model has actuators."""
         return jnp.zeros((0,))
-
-    @abc.abstractmethod
-    def references(self) -> tuple[Reference, ...]:
-        """What this model is checked against."""
 
 
 class AbstractSolvedModel(AbstractModel):
@@ -180,6 +173,11 @@ class Model:
             Coordinates and velocities at t = 0, each of shape (n,).
         """
         return (self.system() if system is None else system).start()
+
+
+def vector(values) -> Float[Array, "*shape"]:
+    """Numbers as an array, for fields of models."""
+    return jnp.asarray(values, dtype=float)
 
 
 def stabilized() -> Multipliers:

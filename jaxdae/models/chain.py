@@ -1,18 +1,10 @@
 """Chain of point masses on massless links."""
 
-from collections.abc import Sequence
-
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import (
-    AbstractModel,
-    ConstraintStudy,
-    Model,
-    Reference,
-    Rest,
-    stabilized,
-)
+from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Rest, stabilized, vector
 from jaxdae.systems import Labels, Points
 
 
@@ -25,7 +17,8 @@ class Chain(AbstractModel):
         T = sum m_i |v_i|^2 / 2,    V = sum m_i g y_i,    f_i = |r_i - r_(i-1)|^2 - l_i^2 = 0
 
     N degrees of freedom in 2N coordinates. With N = 1 it is the Cartesian pendulum; with N = 2 and
-    no gravity, the planar arm of two point masses of [Shemelova] in Hamiltonian form.
+    no gravity, the planar arm of two point masses of [Shemelova] in Hamiltonian form. Two equal
+    links swing with `omega^2 = (2 -+ sqrt 2) g / l` [LandauLifshitz1976, section 23].
 
     Args:
         lengths: l_i [m], shape (N,).
@@ -36,20 +29,9 @@ class Chain(AbstractModel):
         ValueError: if the numbers of lengths and masses differ, or there is none.
     """
 
-    lengths: Float[Array, " N"]
-    masses: Float[Array, " N"]
-    gravity: float
-
-    def __init__(
-        self,
-        lengths: Sequence[float] | Float[Array, " N"] = (0.25, 0.25, 0.25, 0.25),
-        masses: Sequence[float] | Float[Array, " N"] = (1.0, 1.0, 1.0, 1.0),
-        gravity: float = 9.81,
-    ):
-        """Build the chain from its lengths [m], masses [kg] and gravity [m/s^2]."""
-        self.lengths = jnp.asarray(lengths, dtype=float)
-        self.masses = jnp.asarray(masses, dtype=float)
-        self.gravity = gravity
+    lengths: Float[Array, " N"] = eqx.field(converter=vector, default=(0.25,) * 4)  # pyright: ignore[reportAssignmentType]
+    masses: Float[Array, " N"] = eqx.field(converter=vector, default=(1.0,) * 4)  # pyright: ignore[reportAssignmentType]
+    gravity: float = 9.81
 
     def __check_init__(self):
         """Refuse an empty chain and one with unequal numbers of links and masses."""
@@ -143,19 +125,6 @@ class Chain(AbstractModel):
         """
         weight = self.gravity * jnp.cumsum(self.masses[::-1])[::-1]
         return weight / (2.0 * self.lengths)
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("energy T + V is constant", "time-invariant ideal constraints, no losses"),
-            Reference(
-                "multipliers at rest, lam_i = g sum_(j >= i) m_j / (2 l_i)",
-                "statics of the hanging chain",
-            ),
-            Reference(
-                "small swings of two equal links, omega^2 = (2 -+ sqrt 2) g / l",
-                "L. D. Landau, E. M. Lifshitz, Mechanics, section 23",
-            ),
-        )
 
 
 def _links(q: Float[Array, " n"]) -> Float[Array, "N 2"]:

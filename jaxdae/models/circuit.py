@@ -3,14 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import (
-    AbstractSolvedModel,
-    ConstraintStudy,
-    Model,
-    Reference,
-    Rest,
-    stabilized,
-)
+from jaxdae.models.base import AbstractSolvedModel, ConstraintStudy, Model, Rest, stabilized
 from jaxdae.systems import Labels
 
 
@@ -113,12 +106,6 @@ class TwoLoopCircuit(AbstractSolvedModel):
     def start(self) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
         """Switched on: charged as `charge` says, without currents; each of shape (3,)."""
         return self.charge * jnp.array([1.0, 0.0, 1.0]), jnp.zeros(3)
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("sum and difference of the charges are damped oscillations", "superposition"),
-            Reference("lam = L3 q3'' + R3 q3' + q3 / C3", "Kirchhoff's law of voltages"),
-        )
 
 
 def _damped(t, inertia, damping, stiffness, force, x0):

@@ -3,18 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import (
-    AbstractModel,
-    AbstractSolvedModel,
-    ConstraintStudy,
-    Model,
-    Reference,
-    rolling,
-)
+from jaxdae.models.base import AbstractModel, AbstractSolvedModel, ConstraintStudy, Model, rolling
 from jaxdae.systems import Labels, Points
-
-_SOURCE = "N. G. Chetaev (1932-33); Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. IV"
-_HAMEL = "P. Appell (1911); G. Hamel, Theoretische Mechanik (1949); Neimark, Fufaev, ch. IV"
 
 
 class ConstantSpeed(AbstractSolvedModel):
@@ -82,12 +72,6 @@ class ConstantSpeed(AbstractSolvedModel):
         direction = jnp.stack([jnp.cos(jnp.asarray(self.climb)), jnp.sin(jnp.asarray(self.climb))])
         return jnp.zeros(2), self.speed * direction
 
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("sin theta = -tanh s, x = (c^2 / g) gd s, y = -(c^2 / g) ln cosh s", _SOURCE),
-            Reference("lam = -m g v_y / (2 c^2)", "power of the weight and of the reaction"),
-        )
-
 
 class AppellHamel(AbstractModel):
     r"""A point whose horizontal speed is a fixed multiple of its vertical one (Appell, Hamel).
@@ -153,12 +137,6 @@ class AppellHamel(AbstractModel):
         heading = jnp.asarray(self.heading)
         cos, sin = jnp.cos(heading), jnp.sin(heading)
         return jnp.stack([self.ratio * cos, self.ratio * sin, -jnp.ones_like(cos)])
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("z'' = -g / (1 + a^2) with a constant heading", _HAMEL),
-            Reference("lam = m g / (2 (1 + a^2) z')", "elimination of the accelerations"),
-        )
 
 
 def _curve(s):

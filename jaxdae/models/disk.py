@@ -3,17 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import (
-    AbstractSolvedModel,
-    COASTING,
-    ConstraintStudy,
-    Model,
-    Reference,
-    rolling,
-)
+from jaxdae.models.base import AbstractSolvedModel, COASTING, ConstraintStudy, Model, rolling
 from jaxdae.systems import circle, Labels, Points
-
-_SOURCE = "A. M. Bloch, Nonholonomic Mechanics and Control, section 1.4"
 
 
 class RollingDisk(AbstractSolvedModel):
@@ -101,12 +92,6 @@ class RollingDisk(AbstractSolvedModel):
         """At the origin, heading along x: coordinates and velocities, each of shape (4,)."""
         speed = self.radius * self.roll_rate
         return jnp.zeros(4), jnp.array([speed, 0.0, self.turn_rate, self.roll_rate])
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("circle of radius R phi' / theta', constant phi' and theta'", _SOURCE),
-            Reference("lam = m R phi' theta' (sin theta, -cos theta)", "centripetal force"),
-        )
 
 
 MODELS = (

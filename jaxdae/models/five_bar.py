@@ -10,14 +10,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.control import Feedforward, PD
-from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Reference, Rest, stabilized
+from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Rest, stabilized
 from jaxdae.reprs import Module, shown
 from jaxdae.systems import Labels, Points, State
 from jaxdae.systems.checks import is_concrete
 
-_PAPER = "F. H. Ghorbel, O. Chetelat, R. Gunawardana, R. Longchamp, IEEE TCST 8 (2000) 801-815"
-# Of the sine of the angle between two links: 3 degrees, where a motor needs 20 times its torque.
-_NEARLY_IN_LINE = 0.05
 # Of the registry's controller; the slower of two links at one crank swings at some 6 rad/s.
 _STIFFNESS, _DAMPING = 60.0, 6.0
 
@@ -76,7 +73,7 @@ class FiveBar(AbstractModel):
     The Jacobian of the constraints has full rank but where all four links are parallel. The motors
     lose their hold earlier: where the couplers are in line they cannot hold the tip, and where a
     crank is in line with its coupler the tip cannot move that way [GosselinAngeles1990]. `sines`
-    measures both, and `singularity_report` says where a run comes near.
+    measures both.
 
     Source: the mechanism of [Ghorbel2000]; the numbers are ours, without symmetry.
 
@@ -246,39 +243,6 @@ class FiveBar(AbstractModel):
         """How far positions are from singular ones; signs tell assembly and working mode."""
         inner = jnp.sin(q[..., 1::2] - q[..., ::2])
         return LinkSines(inner[..., 0], inner[..., 1], jnp.sin(q[..., 1] - q[..., 3]))
-
-    def singularity_report(self, ts, q: Float[Array, "times 4"]) -> str | None:
-        """Where a run comes to a singular position or near one, in words; `None` if nowhere.
-
-        Args:
-            ts: times of the rows [s], shape (times,).
-            q: coordinates.
-        """
-        what = {
-            "left": "the left crank and its coupler",
-            "right": "the right crank and its coupler",
-            "tip": "the couplers, where the motors do not hold the tip,",
-        }
-        found = []
-        for name, values in self.sines(jnp.asarray(q))._asdict().items():
-            values = np.asarray(values)
-            changes = np.flatnonzero(np.sign(values[1:]) != np.sign(values[:-1]))
-            i = int(changes[0]) if changes.size else int(np.argmin(np.abs(values)))
-            if changes.size:
-                found.append(f"{what[name]} pass in line at t = {ts[i]:.4g} to {ts[i + 1]:.4g} s")
-            elif abs(values[i]) < _NEARLY_IN_LINE:
-                angle = np.degrees(np.arcsin(abs(values[i])))
-                found.append(f"{what[name]} come to {angle:.2g} degrees of a line at {ts[i]:.4g} s")
-        return "; ".join(found) or None
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("motion of the two cranks after elimination of the couplers", _PAPER),
-            Reference(
-                "with the inputs of inverse dynamics the tip stays on its path",
-                "definition of the inverse dynamics",
-            ),
-        )
 
     def _links(self) -> tuple[Array, ...]:
         """Lengths, masses, centres, inertias, each of shape (4,)."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Reference, Rest, stabilized
+from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Rest, stabilized
 from jaxdae.reprs import Module
 from jaxdae.systems import Labels, Points
 from jaxdae.systems.checks import is_concrete
@@ -215,12 +215,6 @@ class FourBar(AbstractModel):
     def transmission(self, q: Float[Array, "*rows 3"]) -> Float[Array, "*rows"]:
         """Sine of the angle between coupler and rocker; zero where the coupler cannot turn it."""
         return jnp.sin(q[..., 1] - q[..., 2])
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("the curve of the coupler point is that of both cognates", "Verstraten 2012"),
-            Reference("power of the torque is the rate of the energy", "balance of energy"),
-        )
 
     def _masses_at(self, q):
         """Centres of mass, shape (3, 2), and coupler point, shape (2,), each [m]."""

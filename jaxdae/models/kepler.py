@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations import Multipliers
-from jaxdae.models.base import AbstractSolvedModel, Model, Reference, Rest
+from jaxdae.models.base import AbstractSolvedModel, Model, Rest
 from jaxdae.systems import Labels, Points, State
 
 # Newton's method for Kepler's equation from E = pi converges for every eccentricity below one
@@ -100,13 +100,6 @@ class Kepler(AbstractSolvedModel):
     def start_state(self) -> State:
         """`start` as a `State`."""
         return State(*self.start())
-
-    def references(self) -> tuple[Reference, ...]:
-        book = "L. D. Landau, E. M. Lifshitz, Mechanics, section 15"
-        return (
-            Reference("Kepler's equation, E - e sin E = 2 pi t / P", book),
-            Reference("|e|^2 = 1 + 2 E L^2 / mu^2", book),
-        )
 
 
 def _eccentric_anomaly(mean, eccentricity):

@@ -3,17 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import (
-    AbstractSolvedModel,
-    ConstraintStudy,
-    Model,
-    Reference,
-    Rest,
-    rolling,
-)
+from jaxdae.models.base import AbstractSolvedModel, ConstraintStudy, Model, Rest, rolling
 from jaxdae.systems import Labels, Points
-
-_SOURCE = "Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. III; Bloch, section 1.6"
 
 
 class KnifeEdge(AbstractSolvedModel):
@@ -104,18 +95,6 @@ class KnifeEdge(AbstractSolvedModel):
     def start(self) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
         """At the origin, heading down the slope: coordinates and velocities, each of shape (3,)."""
         return jnp.zeros(3), jnp.stack([jnp.asarray(x) for x in (self.speed, 0.0, self.turn_rate)])
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference(
-                "x = (p / 2 w^2) sin^2(w t), y = (p / 2 w^2) (w t - sin(2 w t) / 2), "
-                "p = g sin(alpha), from rest",
-                _SOURCE,
-            ),
-            Reference(
-                "lam = m (v w + g sin(alpha) sin theta)", "momentum along the blade's normal"
-            ),
-        )
 
     def _pull(self):
         """Acceleration of gravity down the slope [m/s^2]."""

@@ -11,13 +11,9 @@ from jaxtyping import Array, Float
 from jaxdae.compiled import jit
 from jaxdae.control import HurwitzGains, ServoConstraint
 from jaxdae.formulations import Multipliers
-from jaxdae.models.base import AbstractModel, Model, Reference, Rest, ServoStudy
+from jaxdae.models.base import AbstractModel, Model, Rest, ServoStudy
 from jaxdae.systems import Labels, Points, State
 
-_PAPER = (
-    "R. G. Mukharlyamov, Control of the dynamics of a system with differential constraints (2019), "
-    "section 5"
-)
 # Derivatives of the angle that the states and the control at the program motion take.
 _ORDER = 4
 # Of the servo-constraint [1/s]; distinct: a root of multiplicity four is moved far by little.
@@ -169,14 +165,6 @@ class AdaptiveMirror(AbstractModel):
     def actuators(self) -> Float[Array, " 2"]:
         """Torque [N m] and its rate [N m / s] of the program at t = 0, shape (2,)."""
         return self.program_state(jnp.zeros(())).w
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference(
-                "relative degree 4 of the program; decoupling 2 c s sin(phi) k_M k_a / L", _PAPER
-            ),
-            Reference("angle of the program, cos phi = l (s + c) / (2 c s)", "law of reflection"),
-        )
 
 
 def _derivatives(function, t) -> list:

@@ -3,14 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import (
-    AbstractModel,
-    ConstraintStudy,
-    Model,
-    Reference,
-    Rest,
-    stabilized,
-)
+from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Rest, stabilized
 from jaxdae.systems import Labels, Points
 
 # The arithmetic-geometric mean doubles its digits with every step once its two numbers have the
@@ -27,8 +20,8 @@ class CartesianPendulum(AbstractModel):
     One degree of freedom in two coordinates. The constraint force is known in closed form (see
     `multiplier`), and so is the period (see `period`).
 
-    Source: any textbook of mechanics; the equations are those of the test problem of
-    [HairerWanner1996, section VII.1].
+    Source: any textbook of mechanics, such as [LandauLifshitz1976, section 11] for the period; the
+    equations are those of the test problem of [HairerWanner1996, section VII.1].
 
     Args:
         mass: m [kg].
@@ -121,18 +114,6 @@ class CartesianPendulum(AbstractModel):
         for _ in range(_AGM_STEPS):
             a, b = 0.5 * (a + b), jnp.sqrt(a * b)
         return 2.0 * jnp.pi * jnp.sqrt(self.length / self.gravity) / a
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference(
-                "multiplier of the rod, lam = m (|v|^2 - g y) / (2 l^2)",
-                "elimination of the acceleration from m a + 2 lam q = -m g e_y",
-            ),
-            Reference(
-                "period, P = 4 sqrt(l/g) K(sin(amplitude / 2))",
-                "L. D. Landau, E. M. Lifshitz, Mechanics, section 11",
-            ),
-        )
 
 
 MODELS = (

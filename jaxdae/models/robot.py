@@ -3,17 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import (
-    AbstractSolvedModel,
-    ConstraintStudy,
-    Model,
-    Reference,
-    Rest,
-    rolling,
-)
+from jaxdae.models.base import AbstractSolvedModel, ConstraintStudy, Model, Rest, rolling
 from jaxdae.systems import Labels, Points
-
-_SOURCE = "R. Siegwart, I. Nourbakhsh, Autonomous Mobile Robots, ch. 3 (kinematics)"
 
 
 class DifferentialDriveRobot(AbstractSolvedModel):
@@ -35,6 +26,8 @@ class DifferentialDriveRobot(AbstractSolvedModel):
 
         m* v' - m d w^2 = (u1 + u2) / r - 2 c v / r^2
         I* w' + m d v w = b (u1 - u2) / r - 2 c b^2 w / r^2
+
+    Coasting straight on, `v` decays with the time constant `(m r^2 + 2 I_w) / (2 c)`.
 
     Source: [SiegwartNourbakhsh2004, chapter 3]; equations derived here.
 
@@ -146,20 +139,6 @@ class DifferentialDriveRobot(AbstractSolvedModel):
     def start(self) -> tuple[Float[Array, " 5"], Float[Array, " 5"]]:
         """At the origin, heading along x: coordinates and velocities, each of shape (5,)."""
         return self.exact_motion(0.0)
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("circle of radius v / w under steady torques", _SOURCE),
-            Reference(
-                "coasting straight on: v = v0 exp(-t / T), T = (m r^2 + 2 I_w) / (2 c)",
-                "m* v' = -2 c v / r^2",
-            ),
-            Reference(
-                "m* v' - m d w^2 = (u1 + u2) / r - 2 c v / r^2, "
-                "I* w' + m d v w = b (u1 - u2) / r - 2 c b^2 w / r^2",
-                "balance of momentum and of angular momentum of body and wheels",
-            ),
-        )
 
 
 MODELS = (

@@ -3,17 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import (
-    AbstractSolvedModel,
-    COASTING,
-    ConstraintStudy,
-    Model,
-    Reference,
-    rolling,
-)
+from jaxdae.models.base import AbstractSolvedModel, COASTING, ConstraintStudy, Model, rolling
 from jaxdae.systems import Labels, Points
-
-_SOURCE = "S. A. Chaplygin (1911); Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. III"
 
 
 class ChaplyginSleigh(AbstractSolvedModel):
@@ -117,16 +108,6 @@ class ChaplyginSleigh(AbstractSolvedModel):
         zero = jnp.zeros_like(theta)
         v = jnp.stack([along * jnp.cos(theta), along * jnp.sin(theta), turning])
         return jnp.stack([zero, zero, theta]), v
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference("v = V tanh s, k w = V sech s, theta = (k / a) gd s", _SOURCE),
-            Reference(
-                "x = (k^2 / a) (tanh^2 s - ln cosh s), y = (k^2 / a) (gd s - tanh s sech s)",
-                "integral of v (cos theta, sin theta) for I = 3 m a^2",
-            ),
-            Reference("lam = -m I / (I + m a^2) v w", "momentum of the centre of mass along n"),
-        )
 
 
 def _gudermannian(s):

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations import Baumgarte, Penalty
-from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Reference, Rest
+from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Rest
 from jaxdae.systems import Labels, Points
 
 
@@ -165,19 +165,6 @@ class SliderCrank(AbstractModel):
         inertia = self.crank_length**2 * (bars / 3.0 + growth * jnp.sin(theta) ** 2)
         potential = 0.5 * self.gravity * self.crank_length * bars * jnp.sin(theta)
         return 0.5 * inertia * theta_dot**2 + potential
-
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference(
-                "r = l: psi = -theta, s = 2 r cos theta, and the energy as a function of theta "
-                "and theta' alone",
-                "elimination of psi and s",
-            ),
-            Reference(
-                "r = l: in-line position theta = pi/2, psi = -pi/2, s = 0, where J has rank 1",
-                "Bayo, Ledesma, Nonlinear Dynamics 9 (1996) 113-130",
-            ),
-        )
 
 
 MODELS = (

@@ -7,13 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations import Baumgarte, Multipliers, Penalty
-from jaxdae.models.base import AbstractSolvedModel, ConstraintStudy, Model, Reference
+from jaxdae.models.base import AbstractSolvedModel, ConstraintStudy, Model
 from jaxdae.systems import Labels, Points
-
-_PAPER = (
-    "R. G. Mukharlyamov, C. T. Deressa, Stabilization of redundantly constrained dynamic system "
-    "(2014), example 1"
-)
 
 # The paper prints six digits. The tip of these angles is at x = 0.2959655 m, while the x0 printed
 # is 0.295953 m: the start is off its own constraint by 1.25e-5 m.
@@ -178,14 +173,6 @@ class AbstractTwoLink(AbstractSolvedModel):
         """The exact motion at t = 0: angles [rad] and velocities [rad/s], each of shape (2,)."""
         return self.exact_motion(0.0)
 
-    def references(self) -> tuple[Reference, ...]:
-        return (
-            Reference(
-                "q2 = pi + 2 arcsin(X / (2 sqrt(L1 L2))), q1 from the tip's direction",
-                "closed-form inverse kinematics along y = L1 - L2",
-            ),
-        )
-
 
 class TwoLinkManipulator(AbstractTwoLink):
     r"""Two-link manipulator whose tip follows `y = h` at constant speed, `X(t) = x0 - v t`.
@@ -217,11 +204,6 @@ class TwoLinkManipulator(AbstractTwoLink):
         """Time at which the target leaves the reachable disc [s]."""
         reach = jnp.sqrt((self.length1 + self.length2) ** 2 - self.target_height**2)
         return (self.target_offset + reach) / self.target_speed
-
-    def references(self) -> tuple[Reference, ...]:
-        """Closed-form kinematics, and the paper's start."""
-        start = Reference("start, to six digits", _PAPER, 0.0, PAPER_START_Q, PAPER_START_V)
-        return (*super().references(), start)
 
 
 class ReachableTwoLink(AbstractTwoLink):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
 from jaxdae.multibody.bodies import AbstractLoop, Body, Motor
-from jaxdae.multibody.joints import Pose, space_vector, Twist
+from jaxdae.multibody.joints import AbstractJoint, Pose, space_vector, Twist
 from jaxdae.systems import Labels, Points, State, System
 
 
@@ -57,8 +57,12 @@ class Multibody(System):
         for body in self.bodies:
             _known("the parent of " + repr(body.name), body.parent, seen)
             seen.append(body.name)
-            _check_free(body)
-        joints = [x for body in self.bodies for x in body.joints]
+            if body.free() and (len(body.joints) > 1 or body.parent is not None):
+                raise ValueError(
+                    f"Multibody: the body {body.name!r} is free; then it has no other joint and no "
+                    "parent."
+                )
+        joints = self.joints()
         for kind, names in (
             ("bodies", seen),
             ("joints", [x.name for x in joints]),
@@ -85,9 +89,13 @@ class Multibody(System):
                         "nothing. Name two different ones."
                     )
 
+    def joints(self) -> list[AbstractJoint]:
+        """Of all bodies, in the order of the coordinates."""
+        return [x for body in self.bodies for x in body.joints]
+
     def values(self, q: Float[Array, " n"]) -> dict[str, Float[Array, " size"]]:
         """Coordinates by joint, in the order of `q`."""
-        joints = [x for body in self.bodies for x in body.joints]
+        joints = self.joints()
         ends = list(itertools.accumulate((x.size for x in joints), initial=0))
         return {x.name: q[a:b] for x, a, b in zip(joints, ends[:-1], ends[1:], strict=True)}
 
@@ -126,7 +134,7 @@ class Multibody(System):
     def _speeds(self, q, v) -> Iterator[tuple[Any, Any, Any, Any]]:
         """Of each joint: itself, its coordinates, their rates, its speeds."""
         values, rates = self.values(q), self.values(v)
-        for joint in (x for body in self.bodies for x in body.joints):
+        for joint in self.joints():
             value, rate = values[joint.name], rates[joint.name]
             yield joint, value, rate, joint.speeds(value, rate)
 
@@ -155,8 +163,7 @@ class Multibody(System):
     def spring_energy(self, q: Float[Array, " n"]) -> Float[Array, ""]:
         """V of the springs of joints alone [J]."""
         values = self.values(q)
-        joints = (x for body in self.bodies for x in body.joints)
-        return sum((x.energy(values[x.name]) for x in joints), jnp.zeros((), q.dtype))
+        return sum((x.energy(values[x.name]) for x in self.joints()), jnp.zeros((), q.dtype))
 
     def dissipation(self, t, q, v):
         """Rayleigh's function of the dampers [W]."""
@@ -179,18 +186,16 @@ class Multibody(System):
         """Loops, then lengths of Euler parameters less 1."""
         values, poses = self.values(q), self.poses(q)
         loops = [x.residuals(poses, values) for x in self.loops]
-        joints = (x for body in self.bodies for x in body.joints)
-        lengths = [jnp.stack(r) for x in joints if (r := x.residuals(values[x.name]))]
+        lengths = [jnp.stack(r) for x in self.joints() if (r := x.residuals(values[x.name]))]
         return jnp.concatenate([*loops, *lengths, jnp.zeros(0, q.dtype)])
 
     def start(self) -> State:
         """All joints as declared, at rest."""
-        joints = (x for body in self.bodies for x in body.joints)
-        q = jnp.asarray([y for x in joints for y in x.start()], float)
+        q = jnp.asarray([y for x in self.joints() for y in x.start()], float)
         return State(q, jnp.zeros_like(q))
 
     def labels(self) -> Labels:
-        joints = [x for body in self.bodies for x in body.joints]
+        joints = self.joints()
         named = [y for x in joints for y in x.coordinates()]
         units = {x.name: x.coordinates()[0][1] for x in joints}
         closed = [y for x in self.loops for y in x.constraints(units)]
@@ -235,11 +240,3 @@ def _known(what: str, name: str | None, names: Sequence[str]):
     if name is not None and name not in names:
         among = ", ".join(names) or "none yet"
         raise ValueError(f"Multibody: {what} is {name!r}; there are: {among}.")
-
-
-def _check_free(body: Body):
-    """A free body has no parent and no other joint."""
-    if body.free() and (len(body.joints) > 1 or body.parent is not None):
-        raise ValueError(
-            f"Multibody: the body {body.name!r} is free; then it has no other joint and no parent."
-        )

@@ -16,10 +16,16 @@ from tqdm import tqdm
 
 from jaxdae.interruptions import heard
 from jaxdae.parallel import processes
-from jaxdae.parallel.errors import BatchError
-from jaxdae.parallel.fingerprint import fingerprint
 from jaxdae.parallel.members import Members, split
-from jaxdae.parallel.program import AXIS, Layout, place_shared, run_block, start_chunk
+from jaxdae.parallel.processes import BatchError
+from jaxdae.parallel.program import (
+    AXIS,
+    fingerprint,
+    Layout,
+    place_shared,
+    run_block,
+    start_chunk,
+)
 from jaxdae.parallel.store import result_names, Store
 
 

@@ -82,7 +82,10 @@ def split(function: Callable, batch: PyTree, in_axes: PyTree) -> Members:
 
 def join(mapped: PyTree, shared: PyTree, rest: PyTree) -> Call:
     """One member, put together from the parts of `Members`, `mapped` without their axis."""
-    return eqx.combine(*(jax.tree.map(_keys, x, is_leaf=_is_keys) for x in (mapped, shared)), rest)
+    is_keys = lambda x: isinstance(x, _Keys)  # noqa: E731
+    wrap = lambda x: jax.random.wrap_key_data(x.data, impl=x.kind) if is_keys(x) else x  # noqa: E731
+    arrays = (jax.tree.map(wrap, x, is_leaf=is_keys) for x in (mapped, shared))
+    return eqx.combine(*arrays, rest)
 
 
 def leaf_name(path) -> str:
@@ -184,11 +187,3 @@ def _on_host(leaf, axis: int):
 def _moved(leaf, axis: int) -> np.ndarray:
     array = np.asarray(leaf)
     return np.moveaxis(array, axis, 0) if array.ndim else array
-
-
-def _is_keys(x) -> bool:
-    return isinstance(x, _Keys)
-
-
-def _keys(x):
-    return jax.random.wrap_key_data(x.data, impl=x.kind) if _is_keys(x) else x

@@ -1,16 +1,21 @@
-"""Several processes on one batch, joined by `jax.distributed`."""
+"""Several processes on one batch, joined by `jax.distributed`; and what can end it."""
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxdae.parallel.errors import BatchError, StoredBatchError
-from jaxdae.parallel.fingerprint import differences
+
+class BatchError(RuntimeError):
+    """A batch ended before all members were computed; finished chunks in a directory are kept."""
+
+
+class StoredBatchError(ValueError):
+    """A directory cannot be used: it holds another batch, none, or a damaged one."""
 
 
 def local_chunks(chunks: list[Any]) -> list[Any]:
@@ -60,14 +65,29 @@ def require_same(there: dict[str, Any], here: dict[str, Any]) -> None:
         )
 
 
+def differences(there: dict[str, Any], here: dict[str, Any], where: str) -> list[str]:
+    """A phrase for each entry in which two fingerprints differ, one of them `where` says."""
+    old, new = (dict(_entries(x)) for x in (there, here))
+    return [
+        f"{name}: {old.get(name)} {where}, {new.get(name)} here"
+        for name in {**new, **old}
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _entries(sections: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for section, value in sections.items():
+        if isinstance(value, dict):
+            yield from ((f"{section}: {name}", x) for name, x in value.items())
+        else:
+            yield section, value
+
+
 def share(work: Callable[[], None], kept: str) -> None:
     """Do the share of this process, and go on when all processes have done theirs.
 
-    A process whose share fails waits for the others: if it ended, JAX would end them too.
-
-    Args:
-        work: the share of this process.
-        kept: what is left if the batch ends early, in words.
+    A process whose share fails waits for the others: if it ended, JAX would end them too. `kept`
+    says what is left if the batch ends early.
 
     Raises:
         BatchError: if the share of this process fails, or that of another, or a process ended.

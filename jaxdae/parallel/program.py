@@ -1,6 +1,9 @@
-"""The one compiled program that runs every chunk of a batch, block after block on every device."""
+"""The one compiled program that runs every chunk of a batch, and what batch it is of."""
 
+import hashlib
 import math
+from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,9 +13,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from jaxdae.kernels.llvm.machine_code import portable_names
 from jaxdae.parallel.members import join, leaf_name, Members
 
 AXIS = "devices"
+# Bytes of an array that are read at once: inputs may be larger than memory.
+_PIECE = 2**24
 
 
 class Layout(NamedTuple):
@@ -86,14 +92,7 @@ def place_shared(members: Members, layout: Layout) -> Members:
 def start_chunk(members: Members, layout: Layout, start: int, stop: int) -> list[Any]:
     """Start the computation of a chunk; it goes on while the host does other things.
 
-    Args:
-        members: the batch.
-        layout: how it lies on the devices.
-        start: first member.
-        stop: member after the last, at most `layout.chunk` further.
-
-    Returns:
-        Leaves of the results, as they lie on the devices.
+    Leaves of the results, as they lie on the devices, of the members from `start` to before `stop`.
     """
     mapped, counts = jax.device_put(
         (members.take(layout.places(start)), layout.counts(start, stop)),
@@ -159,3 +158,50 @@ def _is_numbers(x: Any) -> bool:
     if not eqx.is_array_like(x) or jnp.issubdtype(jnp.result_type(x), jax.dtypes.extended):
         return False
     return np.dtype(jnp.result_type(x)).kind in "biufc"
+
+
+def fingerprint(members: Members, layout: Layout) -> dict[str, Any]:
+    """What must agree for a batch to be continued, section by section, as JSON values.
+
+    How members are split over chunks, devices and processes is not among it: it changes no number.
+    """
+    return {
+        "members": members.total,
+        "block_size": layout.block,
+        "inputs": _arrays(members.mapped),
+        "shared inputs": _arrays(members.shared),
+        "program of the function and what it closes over": _program(members, layout),
+        "platform": layout.mesh.devices.flat[0].platform,
+        "software": {"jax": version("jax"), "jaxlib": version("jaxlib")},
+    }
+
+
+def _arrays(tree: Any) -> dict[str, str]:
+    return {
+        leaf_name(path): f"{x.dtype}{list(x.shape)} {_digest(_pieces(x))}"
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _pieces(x: np.ndarray) -> Iterator[bytes]:
+    rows = max(1, _PIECE // max(1, x.nbytes // max(1, len(x)))) if x.ndim else 1
+    parts = (x[i : i + rows] for i in range(0, len(x), rows)) if x.ndim else (x,)
+    return (np.ascontiguousarray(part).tobytes() for part in parts)
+
+
+def _program(members: Members, layout: Layout) -> str:
+    """Of the compiled text of one block: constants are in it, addresses and file names are not.
+
+    Kernels of machine code are named in it by what they compute, for whatever processor.
+    """
+    mapped = members.take(layout.first_block())
+    program: Any = run_block  # equinox keeps the `lower` of compiled functions from type checkers
+    text = program.lower(mapped, members.shared, members.rest).as_text()
+    return _digest([portable_names(text).encode()])
+
+
+def _digest(parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]

@@ -6,6 +6,7 @@
                                      member after its last as its name
 
 A chunk is recorded after its numbers have reached the disk. What is not recorded is computed again.
+A directory may come from anywhere: files are found by names that are checked, and never by links.
 """
 
 import contextlib
@@ -22,19 +23,11 @@ from jaxtyping import Bool, PyTree
 
 from jaxdae.files import held, naming, no_link, replace_file, sync_folder
 from jaxdae.parallel import processes
-from jaxdae.parallel.fingerprint import differences
-from jaxdae.parallel.manifest import (
-    error,
-    FINISHED,
-    finished_chunks,
-    FORMAT,
-    MANIFEST,
-    read_manifest,
-    VERSION,
-)
 from jaxdae.parallel.members import leaf_name
+from jaxdae.parallel.processes import differences, StoredBatchError
 
-_PARTIAL = ".partial"
+_FORMAT, _VERSION = "jaxdae batch", 2
+_MANIFEST, _FINISHED, _PARTIAL = "manifest.json", "finished", ".partial"
 
 
 class StoredBatch(NamedTuple):
@@ -62,7 +55,7 @@ class Store:
         self.directory, self._held = Path(directory), contextlib.ExitStack()
         members = fingerprint["members"]
         self.manifest = {
-            "format": FORMAT, "version": VERSION, "members": members, "fingerprint": fingerprint,
+            "format": _FORMAT, "version": _VERSION, "members": members, "fingerprint": fingerprint,
             "results": {
                 name: {
                     "file": f"{name}.npy", "shape": [members, *x.shape[1:]],
@@ -80,9 +73,6 @@ class Store:
     def open(self, overwrite: bool) -> list[tuple[int, int]]:
         """Make the directory ready, or see that it is one of this batch; keep others from it.
 
-        Args:
-            overwrite: whether to delete the batch in it, if there is one.
-
         Returns:
             The chunks that are finished, each the first member and the member after the last.
 
@@ -92,14 +82,14 @@ class Store:
         """
         self.close()  # where it is opened again
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._held.enter_context(held(self.directory / MANIFEST, self._in_use))
-        if (self.directory / MANIFEST).exists():
+        self._held.enter_context(held(self.directory / _MANIFEST, self._in_use))
+        if (self.directory / _MANIFEST).exists():
             if not overwrite:
-                stored = read_manifest(self.directory)
+                stored = _read_manifest(self.directory)
                 self._require_same(stored)
                 # A file that was cut short would be filled up with zeros, and those be believed.
                 _mapped_results(self.directory, stored)
-                return finished_chunks(self.directory, stored["members"])
+                return _finished_chunks(self.directory, stored["members"])
             _delete(self.directory)
         self._create()
         return []
@@ -110,17 +100,17 @@ class Store:
         Raises:
             OSError: if they cannot be written; the chunk is not recorded then.
         """
-        for entry, array in zip(self.manifest["results"].values(), arrays, strict=True):
+        for (name, entry), array in zip(self.manifest["results"].items(), arrays, strict=True):
             # Not through a mapping: a full disk is an error of `write`, but the end of the process
             # in a mapping.
-            path = _path(self.directory, entry)
+            path = _path(self.directory, name)
             with naming(path), open(path, "r+b", opener=no_link) as file:
                 offset = _data_offset(file)
                 file.seek(offset + start * (array.nbytes // len(array)))
                 file.write(np.ascontiguousarray(array, entry["dtype"]).tobytes())
                 file.flush()
                 os.fsync(file.fileno())
-        record = self.directory / FINISHED / f"{start:09d}-{stop:09d}"
+        record = self.directory / _FINISHED / f"{start:09d}-{stop:09d}"
         replace_file(record, b"")
 
     def close(self) -> None:
@@ -143,8 +133,8 @@ class Store:
         return list(load_batch(self.directory).results.values())
 
     def _rename(self) -> None:
-        for entry in self.manifest["results"].values():
-            final = self.directory / entry["file"]
+        for name in self.manifest["results"]:
+            final = self.directory / f"{name}.npy"
             # It has its name already where a batch was complete before.
             with contextlib.suppress(FileNotFoundError):
                 os.replace(final.with_name(final.name + _PARTIAL), final)
@@ -162,16 +152,16 @@ class Store:
     def _create(self) -> None:
         names = sorted(path.name for path in self.directory.iterdir())
         # Without a manifest, partial files and records were left by a process killed too early.
-        others = [x for x in names if x != FINISHED and not x.endswith((_PARTIAL, ".lock"))]
+        others = [x for x in names if x != _FINISHED and not x.endswith((_PARTIAL, ".lock"))]
         if others:
             reason = f"it holds no batch, but other files ({others[0]!r} is one of {len(others)})"
             raise error(self.directory, reason, "give a new or an empty folder")
         self._require_space()
         _delete_records(self.directory)
-        (self.directory / FINISHED).mkdir()
-        for entry in self.manifest["results"].values():
-            _allocate(self.directory / (entry["file"] + _PARTIAL), entry)
-        replace_file(self.directory / MANIFEST, json.dumps(self.manifest, indent=2).encode())
+        (self.directory / _FINISHED).mkdir()
+        for name, entry in self.manifest["results"].items():
+            _allocate(self.directory / f"{name}.npy{_PARTIAL}", entry)
+        replace_file(self.directory / _MANIFEST, json.dumps(self.manifest, indent=2).encode())
 
     def _require_space(self) -> None:
         needed = sum(_bytes(entry) for entry in self.manifest["results"].values())
@@ -183,14 +173,7 @@ class Store:
 
 
 def result_names(shapes: PyTree) -> dict[str, Any]:
-    """Leaves of results under names that can be names of files.
-
-    Args:
-        shapes: any pytree.
-
-    Returns:
-        Its leaves in their order; a single one without a name is called "result".
-    """
+    """Leaves of results under names that can be names of files; a single one is called "result"."""
     names: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         name = re.sub(r"\W+", ".", leaf_name(path)).strip(".") or "result"
@@ -216,39 +199,85 @@ def load_batch(directory: str | Path) -> StoredBatch:
         StoredBatchError: if it holds no batch, or a damaged one.
     """
     directory = Path(directory)
-    manifest = read_manifest(directory)
+    manifest = _read_manifest(directory)
     results = _mapped_results(directory, manifest)
-    try:
-        finished = np.zeros(manifest["members"], bool)
-    except MemoryError as reason:
-        raise error(directory, f"{manifest['members']} members are too many ({reason})") from reason
-    for start, stop in finished_chunks(directory, manifest["members"]):
+    finished = np.zeros(manifest["members"], bool)
+    for start, stop in _finished_chunks(directory, manifest["members"]):
         finished[start:stop] = True
     return StoredBatch(results, finished)
 
 
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a directory: a number of `members`, and `results` by names of files."""
+    path = directory / _MANIFEST
+    if not path.is_file():  # a pipe would be waited for, and a folder is none
+        raise error(directory, "it holds no batch (no manifest.json)", "give another folder")
+    try:
+        manifest = json.loads(path.read_bytes())
+        found = manifest["format"], manifest.get("version")
+        if found == (_FORMAT, _VERSION):
+            members, names = manifest["members"], dict(manifest["results"])
+            if type(members) is not int or members < 1:
+                raise ValueError(f"members is {members!r}, not a positive integer")
+            for name in names:  # another one would lead out of the directory
+                if re.fullmatch(r"\w[\w.]*", name) is None:
+                    raise ValueError(f"{name!r} is no name of a result")
+            dict(manifest["fingerprint"])
+            return manifest
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as reason:
+        remedy = "delete it, or give another directory"
+        raise error(directory, f"its manifest.json is damaged ({reason})", remedy) from reason
+    text = f"its format is {found[0]!r} {found[1]}, this program reads {_FORMAT!r} {_VERSION}"
+    raise error(directory, text)
+
+
+def _finished_chunks(directory: Path, members: int) -> list[tuple[int, int]]:
+    """Chunks that are recorded as finished, each the first member and the member after the last."""
+    folder = directory / _FINISHED
+    if not folder.is_dir():
+        raise error(directory, f"its folder {_FINISHED!r}, the record of its chunks, is missing")
+    names = (re.fullmatch(r"([0-9]+)-([0-9]+)", x.name) for x in folder.iterdir())
+    chunks = sorted((int(name[1]), int(name[2])) for name in names if name)
+    for start, stop in chunks:
+        if not start < stop <= members:
+            reason = f"a chunk of members {start} to {stop - 1} is recorded, and it has {members}"
+            raise error(directory, reason)
+    return chunks
+
+
+def error(directory: Path, reason: str, remedy: str | None = None) -> StoredBatchError:
+    """The error of a directory that cannot be used, why not, and what to do about it."""
+    if remedy is None:
+        remedy = (
+            "make the same call as then, give another directory, or start afresh with "
+            "`overwrite=True`"
+        )
+    return StoredBatchError(f"cannot use the directory {directory}: {reason}; {remedy}.")
+
+
 def _mapped_results(directory: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {name: _mapped(directory, entry) for name, entry in manifest["results"].items()}
+    return {name: _mapped(directory, name, x) for name, x in manifest["results"].items()}
 
 
-def _mapped(directory: Path, entry: dict[str, Any]) -> np.ndarray:
-    path = _path(directory, entry)
+def _mapped(directory: Path, name: str, entry: dict[str, Any]) -> np.ndarray:
+    path = _path(directory, name)
     try:
         if not path.is_file():  # a pipe would be waited for
             raise FileNotFoundError("no file")
         with np.errstate(over="raise"):
             array = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError, ArithmeticError) as reason:
+        same = (list(array.shape), array.dtype.str) == (entry["shape"], entry["dtype"])
+    except (OSError, ValueError, ArithmeticError, KeyError, TypeError) as reason:
         raise error(directory, f"{path.name} is missing or damaged ({reason})") from reason
-    if list(array.shape) != entry["shape"] or array.dtype.str != entry["dtype"]:
+    if not same:
         reason = f"{path.name} holds {array.dtype}{list(array.shape)}, not what the manifest says"
         raise error(directory, reason)
     return array
 
 
-def _path(directory: Path, entry: dict[str, Any]) -> Path:
+def _path(directory: Path, name: str) -> Path:
     """The file of a result, whether or not it has its final name."""
-    final = directory / entry["file"]
+    final = directory / f"{name}.npy"
     return final if final.exists() else final.with_name(final.name + _PARTIAL)
 
 
@@ -274,16 +303,16 @@ def _bytes(entry: dict[str, Any]) -> int:
 
 def _delete(directory: Path) -> None:
     """Remove the files of a batch, and nothing else."""
-    manifest = read_manifest(directory)
+    manifest = _read_manifest(directory)
     # The manifest first: what is left over of a batch without one is never continued.
-    (directory / MANIFEST).unlink()
-    for entry in manifest["results"].values():
-        _path(directory, entry).unlink(missing_ok=True)
+    (directory / _MANIFEST).unlink()
+    for name in manifest["results"]:
+        _path(directory, name).unlink(missing_ok=True)
     _delete_records(directory)
 
 
 def _delete_records(directory: Path) -> None:
-    folder = directory / FINISHED
+    folder = directory / _FINISHED
     if folder.is_symlink() or folder.is_file():
         folder.unlink()  # the link, and nothing that it leads to
     shutil.rmtree(folder, ignore_errors=True)

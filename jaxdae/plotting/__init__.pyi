@@ -2,7 +2,6 @@
 
 from .animation import animate as animate
 from .batch import plot_batch as plot_batch
-from .energy import plot_energy as plot_energy
 from .histories import plot_histories as plot_histories
 from .identification import plot_residuals as plot_residuals
 from .mechanism import plot_mechanism as plot_mechanism, plot_path as plot_path
@@ -13,5 +12,6 @@ from .style import save_figure as save_figure
 from .tuning import plot_tuning as plot_tuning
 from .violations import (
     plot_comparison as plot_comparison,
+    plot_energy as plot_energy,
     plot_violation as plot_violation,
 )

@@ -1,12 +1,10 @@
-"""Mechanisms in motion as films: GIF, HTML, MP4."""
+"""Mechanisms in motion as films: GIF and MP4."""
 
-import base64
-import html
 import io
-import json
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +12,10 @@ import numpy as np
 from matplotlib.animation import FFMpegWriter
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
-from tqdm import tqdm
 
 from jaxdae.files import naming, output_file, replace_file
-from jaxdae.plotting import readout, scene, shapes
-from jaxdae.plotting.shapes import Shapes
+from jaxdae.plotting import readout, shapes
+from jaxdae.plotting.mechanism import PATHS, Scene
 
 # Runs that last between these are shown in real time unless a speed is asked for [s].
 _SHORTEST, _LONGEST = 2.0, 20.0
@@ -115,14 +112,14 @@ class Film:
         self.timing = timing
         paths = shapes.along(trajectory)
         both = shapes.joined(paths, shapes.along(trajectory, timing.ts))
-        self.scene = scene.new_scene(both, plane=plane, title=None, legend=False)
+        self.scene = Scene(both, plane=plane, legend=False)
         self.figure = self.scene.figure
         self.figure.set_dpi(width / self.figure.get_figwidth())
         self.canvas = FigureCanvasAgg(self.figure)
         self._title, self._names = title, names
         self._failure = readout.failure_time(trajectory)
         self._past, self._drawn = paths.ts, list[Any]()
-        scene.draw_ground(self.scene)
+        self.scene.draw_ground()
         self._digits = max(0, -math.floor(math.log10(timing.speed * timing.delay) + 1e-9))
         self.show(0)
         self.canvas.draw()
@@ -138,27 +135,23 @@ class Film:
         return f"{self._title}, {time}{speed}" if self._title else time + speed
 
     def show(self, i: int) -> None:
-        """Draw frame `i` in place of the one before."""
+        """Draw frame `i` in place of the one before, with the paths of points so far."""
         for artist in self._drawn:
             artist.remove()
-        ax, before = self.scene.ax, set(self.scene.ax.get_children())
-        ax.set_title(self.text(i), fontsize="medium", loc="left")
-        row = self._past.size + i
-        self._draw_trails(row, self.timing.ts[i])
-        scene.draw_position(self.scene, row)
+        scene, ts = self.scene, self.timing.ts
+        before = set(scene.ax.get_children())
+        scene.ax.set_title(self.text(i), fontsize="medium", loc="left")
+        row, way = self._past.size + i, 1.0 if ts[-1] >= ts[0] else -1.0
+        past = [*np.flatnonzero(way * self._past <= way * ts[i]), row]
+        for name, color in zip(scene.shapes.points.trace, cycle(PATHS), strict=False):
+            trail = scene.shapes.places[name][past]
+            scene.plot(trail, color=color, linewidth=1.0, alpha=0.7)
+        scene.draw_position(row)
         if self._names:
-            scene.draw_names(self.scene, row)
+            scene.draw_names(row)
         if i == len(self) - 1:
-            scene.mark_failure(self.scene, self._failure)
-        self._drawn = [x for x in ax.get_children() if x not in before]
-
-    def _draw_trails(self, row: int, t: float) -> None:
-        found: Shapes = self.scene.shapes
-        way = 1.0 if self.timing.ts[-1] >= self.timing.ts[0] else -1.0
-        past = [*np.flatnonzero(way * self._past <= way * t), row]
-        for i, name in enumerate(found.points.trace):
-            color = scene.PATHS[i % len(scene.PATHS)]
-            self.scene.plot(found.places[name][past], color=color, linewidth=1.0, alpha=0.7)
+            scene.mark_failure(self._failure)
+        self._drawn = [x for x in scene.ax.get_children() if x not in before]
 
     def image(self, i: int) -> Image.Image:
         """Frame `i` in pixels."""
@@ -181,13 +174,6 @@ def with_palette(images: Sequence[Image.Image], colors: int = 160) -> list[Image
     return [x.quantize(palette=palette, dither=Image.Dither.NONE) for x in images]
 
 
-def png(image: Image.Image) -> bytes:
-    """A frame as a PNG file."""
-    buffer = io.BytesIO()
-    image.save(buffer, "png", optimize=True)
-    return buffer.getvalue()
-
-
 # How long the last frame stays before a GIF begins again [s].
 _PAUSE = 1.0
 
@@ -202,21 +188,20 @@ def animate(
     names: bool = True,
     plane: str | None = None,
     title: str | None = None,
-    progress: bool = False,
 ) -> Path:
     """Write a film of a mechanism in motion.
 
     Example::
 
         animate(sol, "pendulum.gif")
-        animate(sol, "slowly.html", speed=0.1)
+        animate(sol, "slowly.mp4", speed=0.1)
 
     Args:
         trajectory: what `jaxdae.simulate` returned, of a system with `points`. Between rows it
             moves on Hermite's cubics through `q` with the slopes `v`. A failed run ends where it
             failed, and the last frame says so.
-        path: the file. Its suffix chooses the format: `.gif`; `.html`, a page of its own with a
-            slider; `.mp4`, by the program ffmpeg.
+        path: the file. Its suffix chooses the format: `.gif`, or `.mp4` by the program ffmpeg. For
+            the browser there is `save_page`.
         speed: seconds of motion in a second of film, 1.0 for real time. By default it is that for
             runs of 2 to 20 s, and else what makes a film of 5 to 12.5 s; frames say which.
         fps: frames per second, at most 50, rounded so that the time between frames is a multiple
@@ -225,7 +210,6 @@ def animate(
         names: write the names of points beside them.
         plane: two of `"xyz"`, onto which a mechanism in space is projected.
         title: heading of all frames.
-        progress: show a bar.
 
     Returns:
         The file that was written.
@@ -236,92 +220,42 @@ def animate(
         RuntimeError: for `.mp4` on a machine without ffmpeg.
     """
     path = Path(path)
-    write = _writer(path)
+    writers = {".gif": _gif, ".mp4": _mp4}
+    write = writers.get(path.suffix.lower())
+    if write is None:
+        raise ValueError(
+            f"cannot tell the format of {str(path)!r}: its suffix must be one of "
+            f"{', '.join(writers)}; a page .html is written by save_page."
+        )
+    if write is _mp4 and not FFMpegWriter.isAvailable():
+        raise RuntimeError(
+            f"{str(path)!r} needs the program ffmpeg, which is not on this machine's PATH: "
+            "install it, or write .gif, which needs nothing else."
+        )
     if not 100 <= width <= 4000:
         raise ValueError(f"width={width!r} must be from 100 to 4000 pixels.")
     first, last = shapes.ends(trajectory)
     frames = timing(first, last, fps=fps, speed=speed)
     film = Film(trajectory, frames, names=names, plane=plane, title=title, width=width)
     path = output_file(path, "motion.gif")
-    steps = tqdm(range(len(film)), desc=path.name, unit="frame", disable=not progress)
-    data = write(film, steps)
-    replace_file(path, data)
+    replace_file(path, write(film))
     return path
 
 
-def _writer(path: Path) -> Callable[[Film, Any], bytes]:
-    writers = {".gif": _gif, ".html": _html, ".mp4": _mp4}
-    if path.suffix.lower() not in writers:
-        raise ValueError(
-            f"cannot tell the format of {str(path)!r}: its suffix must be one of "
-            f"{', '.join(writers)}."
-        )
-    if path.suffix.lower() == ".mp4" and not FFMpegWriter.isAvailable():
-        raise RuntimeError(
-            f"{str(path)!r} needs the program ffmpeg, which is not on this machine's PATH: "
-            "install it, or write .gif or .html, which need nothing else."
-        )
-    return writers[path.suffix.lower()]
-
-
-def _gif(film: Film, steps: Any) -> bytes:
-    images = with_palette([film.image(i) for i in steps])
-    delays = [round(1000 * film.timing.delay)] * len(images)
-    delays[-1] = round(1000 * _PAUSE)
-    buffer = io.BytesIO()
-    images[0].save(
-        buffer, "gif", save_all=True, append_images=images[1:], duration=delays, loop=0
-    )  # fmt: skip
+def _gif(film: Film) -> bytes:
+    images = with_palette([film.image(i) for i in range(len(film))])
+    delays = [round(1000 * film.timing.delay)] * (len(images) - 1) + [round(1000 * _PAUSE)]
+    more, buffer = {"append_images": images[1:], "duration": delays, "loop": 0}, io.BytesIO()
+    images[0].save(buffer, "gif", save_all=True, **more)
     return buffer.getvalue()
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>body{{font-family:sans-serif;margin:1em;max-width:{width}px}}
-img{{max-width:100%}}div{{display:flex;gap:.5em}}input{{flex:1}}</style></head>
-<body><img id="frame" alt="{title}" src="{first}">
-<div><button id="play" aria-label="play or pause">pause</button>
-<input id="time" type="range" min="0" max="{last}" value="0" aria-label="time"></div>
-<script>
-const frames = {frames}, delay = {delay};
-const frame = document.getElementById("frame"), time = document.getElementById("time");
-const play = document.getElementById("play");
-let running = true, now = 0, held = 0;
-function show(i) {{ now = i; frame.src = frames[i]; time.value = i; }}
-function step() {{
-  if (!running) return;
-  if (now < frames.length - 1) show(now + 1);
-  else if ((held += delay) >= {pause}) {{ held = 0; show(0); }}
-}}
-play.onclick = () => {{ running = !running; play.textContent = running ? "pause" : "play"; }};
-time.oninput = () => {{ running = false; play.textContent = "play"; show(+time.value); }};
-setInterval(step, delay);
-</script></body></html>
-"""
-
-
-def _html(film: Film, steps: Any) -> bytes:
-    images: list[Image.Image] = with_palette([film.image(i) for i in steps])
-    urls = [f"data:image/png;base64,{base64.b64encode(png(x)).decode()}" for x in images]
-    page = _PAGE.format(
-        title=html.escape(film.text(0).rpartition(", t =")[0] or "mechanism in motion"),
-        first=urls[0],
-        frames=json.dumps(urls),
-        last=len(urls) - 1,
-        delay=round(1000 * film.timing.delay),
-        pause=round(1000 * _PAUSE),
-        width=images[0].width,
-    )
-    return page.encode()
-
-
-def _mp4(film: Film, steps: Any) -> bytes:
+def _mp4(film: Film) -> bytes:
     writer = FFMpegWriter(fps=1.0 / film.timing.delay)  # pyright: ignore[reportArgumentType]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "film.mp4"
         writer.setup(film.figure, str(file), dpi=film.figure.dpi)
-        for i in steps:
+        for i in range(len(film)):
             film.show(i)
             writer.grab_frame()
         with naming(file):

@@ -30,41 +30,33 @@ def plot_levels(runs: dict[str, dict[str, Any]], *, title: str | None = None) ->
     for column, (condition, named) in enumerate(runs.items()):
         axes[0, column].set_title(condition, fontsize="medium")
         failed = [name for name, run in named.items() if not np.isfinite(run.ts).all()]
+        # One legend serves all panels.
+        last, colors = column == len(runs) - 1, style.colors(len(named))
         for row, (heading, level) in enumerate(LEVELS.items()):
             ax = axes[row, column]
-            # One legend serves all panels.
-            _draw_level(ax, named, level, labelled=row == 0 and column == len(runs) - 1)
+            style.logarithmic(ax)
+            for (name, run), color, line in zip(named.items(), colors, cycle(_LINES), strict=False):
+                with np.errstate(over="ignore"):  # of runs that fail
+                    size = np.linalg.norm(np.asarray(getattr(run.violation, level)), axis=1)
+                ts = np.asarray(run.ts)
+                reached = np.isfinite(ts)
+                look: Any = {"color": color, "linestyle": line}
+                label = name if last and row == 0 else None
+                ax.plot(ts[reached], style.positive(size[reached]), label=label, **look)
             ax.set_ylabel(heading if column == 0 else "")
             if failed:
                 style.remark(ax, "fails: " + "; ".join(failed))
     for row in axes:
-        _share_limits(row)
+        # One scale for a row, without what runs that blow up reach on the way.
+        values = [np.asarray(line.get_ydata(), float) for ax in row for line in ax.get_lines()]
+        starts = max((y[0] for y in values if len(y)), default=1.0)
+        finite = np.concatenate([y[np.isfinite(y)] for y in values])
+        finite = finite[finite < 1e3 * starts]
+        if finite.size:
+            for ax in row:
+                ax.set_ylim(finite.min() / 3, finite.max() * 3)
     style.finish(axes)
     return figure
-
-
-def _draw_level(ax: Axes, named: dict[str, Any], level: str, *, labelled: bool) -> None:
-    colors = style.colors(len(named))
-    for (name, run), color, line in zip(named.items(), colors, cycle(_LINES), strict=False):
-        with np.errstate(over="ignore"):  # of runs that fail
-            size = np.linalg.norm(np.asarray(getattr(run.violation, level)), axis=1)
-        ts = np.asarray(run.ts)
-        reached = np.isfinite(ts)
-        look: dict[str, Any] = {"color": color, "linestyle": line}
-        label = name if labelled else None
-        ax.plot(ts[reached], style.positive(size[reached]), label=label, **look)
-    style.logarithmic(ax)
-
-
-def _share_limits(row: np.ndarray) -> None:
-    """One scale for a row, without what runs that blow up reach on the way."""
-    values = [line.get_ydata() for ax in row for line in ax.get_lines()]
-    starts = max((y[0] for y in values if len(y)), default=1.0)
-    finite = np.concatenate([np.asarray(y, float)[np.isfinite(y)] for y in values])
-    finite = finite[finite < 1e3 * starts]
-    if finite.size:
-        for ax in row:
-            ax.set_ylim(finite.min() / 3, finite.max() * 3)
 
 
 class Limit(NamedTuple):
@@ -125,7 +117,10 @@ def plot_planes(planes: list[Plane], *, heading: str, title: str | None = None) 
     figure.set_layout_engine("constrained")
     axes = figure.subplots(1, len(planes), squeeze=False, sharey=True)[0]
     costs = np.concatenate([p.cost[np.isfinite(p.cost) & (p.cost > 0)] for p in planes])
-    norm = _scale(costs) if costs.size else None
+    norm = None
+    if costs.size:
+        low, high = float(costs.min()), float(np.quantile(costs, _SHOWN, method="higher"))
+        norm = LogNorm(low, min(high, _SPAN * low))
     meshes = [_draw_plane(ax, plane, norm) for ax, plane in zip(axes, planes, strict=True)]
     axes[0].set_ylabel("K_P h²")
     figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=7)
@@ -135,11 +130,6 @@ def plot_planes(planes: list[Plane], *, heading: str, title: str | None = None) 
     if title:
         figure.suptitle(title)
     return figure
-
-
-def _scale(costs: np.ndarray) -> LogNorm:
-    low, high = float(costs.min()), float(np.quantile(costs, _SHOWN, method="higher"))
-    return LogNorm(low, min(high, _SPAN * low))
 
 
 def _draw_plane(ax: Axes, plane: Plane, norm: LogNorm | None):

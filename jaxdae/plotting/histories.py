@@ -1,13 +1,13 @@
 """Time histories of coordinates, velocities, multipliers, actuator states and controls."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from jaxdae.diagnosis import passages
-from jaxdae.plotting import between_rows, readout, style
+from jaxdae.plotting import readout, style
 
 # Beside curves this many times larger one is flat, and has a panel of its own.
 _FLAT = 30.0
@@ -35,48 +35,39 @@ class _Panel(NamedTuple):
     small: bool = False
 
 
-def _names(letter: str, field: str, units: str):
-    """Names and units from two fields of `Labels`, numbered where they are not given."""
-
-    def get(labels: Any, k: int) -> tuple[list[str], list[str]]:
-        names = readout.label_field(labels, field, k, lambda i: f"{letter}{i + 1}")
-        return names, readout.label_field(labels, units, k, lambda _: "")
-
-    return get
-
-
-_coordinate_names = _names("q", "coordinates", "units")
-
-
-def _velocity_names(labels: Any, n: int) -> tuple[list[str], list[str]]:
-    names, units = _coordinate_names(labels, n)
-    return [f"d({name})/dt" for name in names], [readout.per_second(unit) for unit in units]
-
-
-def _multiplier_names(labels: Any, m: int) -> tuple[list[str], list[str]]:
-    # A multiplier's unit depends on its constraint's scaling: none is claimed.
-    return readout.label_field(labels, "constraints", m, lambda i: f"f{i + 1}"), [""] * m
-
-
-QUANTITIES: dict[str, tuple[str, Callable[[Any, int], tuple[list[str], list[str]]]]] = {
-    "q": ("coordinates q", _coordinate_names),
-    "v": ("velocities v", _velocity_names),
-    "w": ("actuator states w", _names("w", "actuators", "actuator_units")),
-    "u": ("controls u", _names("u", "inputs", "input_units")),
-    "multipliers": ("multipliers λ", _multiplier_names),
+# Heading, letter of what has no name, and the fields of `Labels` with names and units. The unit of
+# a multiplier depends on the scaling of its constraint: none is claimed.
+QUANTITIES = {
+    "q": ("coordinates q", "q", "coordinates", "units"),
+    "v": ("velocities v", "q", "coordinates", "units"),
+    "w": ("actuator states w", "w", "actuators", "actuator_units"),
+    "u": ("controls u", "u", "inputs", "input_units"),
+    "multipliers": ("multipliers λ", "f", "constraints", ""),
 }
+
+
+def names_and_units(
+    trajectory: Any, labels: Any, quantity: str, count: int
+) -> tuple[list[str], list[str]]:
+    """Of the columns of a quantity, numbered where they are not named."""
+    if quantity == "v" and not readout.velocities_are_rates(trajectory):
+        return [f"v{i + 1}" for i in range(count)], [""] * count
+    _, letter, field, unit_field = QUANTITIES[quantity]
+    names = readout.label_field(labels, field, count, lambda i: f"{letter}{i + 1}")
+    units = readout.label_field(labels, unit_field, count, lambda _: "")
+    if quantity == "v":
+        return [f"d({name})/dt" for name in names], [readout.per_second(unit) for unit in units]
+    return names, units
 
 
 def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
     """The panels of one quantity: one per unit and size, in the order of first appearance."""
-    heading, get_names = QUANTITIES[quantity]
+    heading = QUANTITIES[quantity][0]
     values = getattr(trajectory, quantity, None)
     if values is None:
         return [_Panel(heading, [], np.zeros((0, 0)), np.zeros(0))]
     ts, columns = _curves(trajectory, quantity, values)
-    names, units = get_names(labels, columns.shape[1])
-    if quantity == "v" and not readout.velocities_are_rates(trajectory):
-        names, units = readout.own_velocities(columns.shape[1])
+    names, units = names_and_units(trajectory, labels, quantity, columns.shape[1])
     groups = {unit: [i for i, u in enumerate(units) if u == unit] for unit in units}
     panel = lambda unit, chosen, small: _Panel(  # noqa: E731
         readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen], ts, small
@@ -109,43 +100,39 @@ def _by_size(columns: np.ndarray) -> list[list[int]]:
 def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np.ndarray]:
     """Times and values to draw: of few rows Hermite's cubics through `q` with the slopes `v`."""
     on_curves = quantity == "q" or (quantity == "v" and readout.velocities_are_rates(trajectory))
-    rows = between_rows.rows_of(trajectory) if on_curves else None
+    rows = readout.moving(trajectory) if on_curves else None
     if rows is None:
         return readout.times(trajectory), readout.rows(trajectory, values)
-    fine = between_rows.finely(rows)
+    fine = readout.finely(rows)
     # In the run's own precision, by which round-off is judged.
     return fine.ts, (fine.q if quantity == "q" else fine.v).astype(np.asarray(values).dtype)
 
 
-def _too_few_rows(trajectory: Any, ts: np.ndarray) -> str | None:
-    """What to say where rows do not show the motion, or a run took more steps than it has rows."""
-    rows = between_rows.rows_of(trajectory) if is_run(trajectory) else None
-    if rows is not None:
-        long = int((~passages.resolved(np, *rows)).sum()) if rows.ts.size > 1 else 0
-        what = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
-        return f"{what}; save more rows" if long else None
-    stats = getattr(trajectory, "stats", None) or {}
-    steps = int(np.asarray(stats.get("num_steps", 0)))
-    if steps <= ts.size:
-        return None
-    return f"{ts.size} rows of a run of {steps} steps: motions between rows may be missing"
-
-
-def is_run(trajectory: Any) -> bool:
+def _is_run(trajectory: Any) -> bool:
     """Whether it is a run that can still be computed with, not one read from a file."""
     return getattr(trajectory, "formulation", None) is not None
 
 
+def _too_few_rows(trajectory: Any) -> str | None:
+    """What to say where rows do not show the motion, or a run took more steps than it has rows."""
+    count = readout.times(trajectory).size
+    rows = readout.moving(trajectory) if _is_run(trajectory) else None
+    if rows is not None:
+        long = int((~passages.resolved(np, *rows)).sum()) if rows.ts.size > 1 else 0
+        what = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
+        return f"{what}; save more rows" if long else None
+    steps = int(np.asarray((getattr(trajectory, "stats", None) or {}).get("num_steps", 0)))
+    if steps <= count:
+        return None
+    return f"{count} rows of a run of {steps} steps: motions between rows may be missing"
+
+
 def _passages(trajectory: Any) -> list[passages.Passage]:
     """Near-singular positions that a run passed, as far as that can be computed."""
-    if not is_run(trajectory):
-        return []
-    rows = between_rows.rows_of(trajectory)
+    rows = readout.moving(trajectory) if _is_run(trajectory) else None
     if rows is None or rows.ts.size < 2:
         return []
-    from jaxdae.diagnosis.diagnostics import passages_along
-
-    found, _ = passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)
+    found, _ = passages.passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)
     return found
 
 
@@ -204,18 +191,16 @@ def plot_histories(
             f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
             f"choose from {', '.join(map(repr, QUANTITIES))}"
         )
-    ts = readout.times(trajectory)
-    labels = readout.get_labels(trajectory, labels)
+    few, labels = _too_few_rows(trajectory), readout.get_labels(trajectory, labels)
     panels = [panel for quantity in quantities for panel in panels_of(trajectory, labels, quantity)]
     figure, axes = style.new_axes(len(panels), title=title)
-    few = _too_few_rows(trajectory, ts)
     if few is not None:
         axes.flat[0].set_title(few, fontsize="small", color=style.QUIET, loc="left")
     for ax, panel in zip(axes.flat, panels, strict=True):
         ax.set_ylabel(panel.heading)
         if panel.names:
             style.draw_lines(ax, panel.ts, panel.columns, panel.names)
-            limits = style.limits_of_round_off(panel.columns)
+            limits = style.limits_of_constant(panel.columns)
             if limits is not None:
                 ax.set_ylim(*limits)
             if panel.small:

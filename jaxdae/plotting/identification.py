@@ -2,33 +2,9 @@
 
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxdae.plotting import style
-
-
-def _with_unit(name: str, unit: str) -> str:
-    return f"{name} [{unit}]" if unit else name
-
-
-def _panel(ax: Axes, name: str, records: list[tuple[str, Any]]) -> None:
-    """Residuals of one channel in all experiments, a zero line, and twice the noise."""
-    ax.axhline(0.0, color=style.QUIET, linewidth=1.0)
-    for (label, fitted), color in zip(records, style.colors(len(records)), strict=True):
-        ax.plot(fitted.ts, fitted.residuals, ".", color=color, markersize=4, label=label)
-        bounds = 2.0 * fitted.sigma
-        ax.fill_between(fitted.ts, -bounds, bounds, color=color, alpha=0.08, linewidth=0.0)
-    ax.set_ylabel(_with_unit(name, records[0][1].unit))
-
-
-def _heading(identification: Any) -> str:
-    if identification.estimated_noise:
-        return "measured less model, noise levels estimated"
-    return (
-        f"measured less model: reduced chi-square {identification.reduced_chi_square:.3g} at "
-        f"{identification.degrees_of_freedom} degrees of freedom"
-    )
+from jaxdae.plotting import readout, style
 
 
 def plot_residuals(identification: Any, *, title: str | None = None) -> Figure:
@@ -46,9 +22,20 @@ def plot_residuals(identification: Any, *, title: str | None = None) -> Figure:
     """
     data = identification.data
     names = list(dict.fromkeys(name for record in data for name in record))
-    figure, axes = style.new_axes(len(names), title=title or _heading(identification))
+    heading = "measured less model, noise levels estimated"
+    if not identification.estimated_noise:
+        heading = (
+            f"measured less model: reduced chi-square {identification.reduced_chi_square:.3g} at "
+            f"{identification.degrees_of_freedom} degrees of freedom"
+        )
+    figure, axes = style.new_axes(len(names), title=title or heading)
     for ax, name in zip(axes.flat, names, strict=True):
         records = [(f"experiment {i + 1}", x[name]) for i, x in enumerate(data) if name in x]
-        _panel(ax, name, records)
+        ax.axhline(0.0, color=style.QUIET, linewidth=1.0)
+        for (label, fitted), color in zip(records, style.colors(len(records)), strict=True):
+            ax.plot(fitted.ts, fitted.residuals, ".", color=color, markersize=4, label=label)
+            bounds = 2.0 * fitted.sigma
+            ax.fill_between(fitted.ts, -bounds, bounds, color=color, alpha=0.08, linewidth=0.0)
+        ax.set_ylabel(readout.with_unit(name, records[0][1].unit))
     style.finish(axes)
     return figure

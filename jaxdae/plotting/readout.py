@@ -1,21 +1,23 @@
-"""What a picture needs to know of a trajectory: its finished rows, its failure, its names."""
+"""What a picture needs to know of a run: its finished rows, curves between them, failure, names."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.results.naming import (
+from jaxdae.diagnosis import passages
+from jaxdae.results.tables import (
     common_unit as common_unit,
     label_field as label_field,
     per_second as per_second,
 )
 
 _SUPERSCRIPTS = str.maketrans({"2": "²", "3": "³"})
-
-
 # A run that blew up is drawn up to here: beyond, squares of constraint residuals overflow.
 BLOWN_UP = 1e30
+# Of more rows than this the straight lines between them are shorter than a picture shows.
+MANY_ROWS = 1000
+_POINTS_BETWEEN_ROWS = 8
 
 
 def named(trajectories: Any) -> dict[str, Any]:
@@ -62,18 +64,23 @@ def velocities_are_rates(trajectory: Any) -> bool:
     return getattr(trajectory, "velocities_are_rates", True)
 
 
-def own_velocities(count: int) -> tuple[list[str], list[str]]:
-    """Names of velocities that are not rates of coordinates, and units, of which none is known."""
-    return [f"v{i + 1}" for i in range(count)], [""] * count
+def finished(ts: Any, *states: Any) -> np.ndarray:
+    """Whether rows are finite, and all before them, shape of `ts`.
+
+    Args:
+        ts: times, shape `(..., rows)`.
+        states: coordinates and velocities, shape `(..., rows, n)`.
+    """
+    alive = np.isfinite(ts)
+    for x in states:
+        alive &= (np.abs(x) < BLOWN_UP).all(axis=-1)
+    return np.logical_and.accumulate(alive, axis=-1)
 
 
 def finished_rows(trajectory: Any) -> int:
     """Number of leading rows with a finite time and finite coordinates."""
-    ts, q = np.asarray(trajectory.ts), np.asarray(trajectory.q)
-    alive = np.isfinite(ts)
-    for x in (q, np.asarray(getattr(trajectory, "v", q))):
-        alive &= (np.abs(x) < BLOWN_UP).all(axis=-1)
-    return int(np.logical_and.accumulate(alive).sum())
+    q = np.asarray(trajectory.q)
+    return int(finished(trajectory.ts, q, np.asarray(getattr(trajectory, "v", q))).sum())
 
 
 def rows(trajectory: Any, values: Any) -> np.ndarray:
@@ -88,11 +95,11 @@ def failure_time(trajectory: Any) -> float | None:
     A run counts as failed when it says so, or when a row with a finite time is not finite itself.
     """
     ts = np.asarray(trajectory.ts)
-    finished = finished_rows(trajectory)
-    broken = finished < ts.size and bool(np.isfinite(ts[finished]))
+    count = finished_rows(trajectory)
+    broken = count < ts.size and bool(np.isfinite(ts[count]))
     if bool(np.all(trajectory.success)) and not broken:
         return None
-    return float(ts[finished - 1]) if finished else float("nan")
+    return float(ts[count - 1]) if count else float("nan")
 
 
 def get_labels(trajectory: Any, labels: Any = None) -> Any:
@@ -102,13 +109,73 @@ def get_labels(trajectory: Any, labels: Any = None) -> Any:
     return system.labels() if labels is None and system is not None else labels
 
 
-def unit_text(unit: str) -> str:
-    """A unit as it is printed: `m^2` becomes `m²`."""
+def with_unit(name: str, unit: str) -> str:
+    """`name [unit]` with `m^2` as `m²`, or the name alone when the unit is not known."""
     for digit in "23":
         unit = unit.replace(f"^{digit}", digit.translate(_SUPERSCRIPTS))
-    return unit
+    return f"{name} [{unit}]" if unit else name
 
 
-def with_unit(name: str, unit: str) -> str:
-    """`name [unit]`, or the name alone when the unit is not known."""
-    return f"{name} [{unit_text(unit)}]" if unit else name
+class Moving(NamedTuple):
+    """Coordinates and velocities of a run at times of one's own.
+
+    Between rows a run is on Hermite's cubics through `q` with the slopes `v`.
+
+    Args:
+        ts: times [s], shape `(times,)`, increasing, or decreasing where it runs backwards.
+        q: coordinates, shape `(times, n)`.
+        v: velocities, shape `(times, n)`.
+    """
+
+    ts: np.ndarray
+    q: np.ndarray
+    v: np.ndarray
+
+
+def moving(trajectory: Any) -> Moving | None:
+    """The finished rows, one at each time; `None` without velocities, or where times turn."""
+    ts, q = times(trajectory), rows(trajectory, trajectory.q)
+    v = getattr(trajectory, "coordinate_rates", getattr(trajectory, "v", None))
+    v = None if v is None else rows(trajectory, v)
+    if v is None or v.shape != q.shape:
+        return None
+    once = np.append(np.diff(ts) != 0.0, True)[: ts.size]
+    return Moving(ts[once], q[once], v[once]) if in_order(ts[once]) else None
+
+
+def in_order(ts: np.ndarray) -> bool:
+    """Whether times only increase, or only decrease."""
+    steps = np.diff(ts)
+    return bool((steps > 0.0).all() or (steps < 0.0).all())
+
+
+def at(rows: Moving, ts: np.ndarray) -> Moving:
+    """The run at given times, which lie between its first row and its last.
+
+    The velocities are the derivatives of the cubics, and pass through those of the rows.
+    """
+    if rows.ts.size == 1:
+        return Moving(ts, *(np.repeat(x, ts.size, axis=0) for x in rows[1:]))
+    way = 1.0 if rows.ts[-1] > rows.ts[0] else -1.0
+    i = np.searchsorted(way * rows.ts, way * ts, side="right") - 1
+    i = np.clip(i, 0, rows.ts.size - 2)
+    steps = rows.ts[i + 1] - rows.ts[i]
+    parts = ((ts - rows.ts[i]) / steps)[:, None, None]
+    ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
+    q, v = passages.hermite(np, steps[:, None, None], parts, ends(rows.q), ends(rows.v))
+    return Moving(ts, q[:, 0], v[:, 0])
+
+
+def finely(rows: Moving) -> Moving:
+    """Few rows with times between them, so that straight lines show the cubics; many as they are.
+
+    Rows stay as they are, to the last bit.
+    """
+    if not 1 < rows.ts.size <= MANY_ROWS:
+        return rows
+    parts = np.arange(_POINTS_BETWEEN_ROWS) / _POINTS_BETWEEN_ROWS
+    fine = (rows.ts[:-1, None] + parts * np.diff(rows.ts)[:, None]).ravel()
+    found = at(rows, np.append(fine, rows.ts[-1]))
+    for x, row in zip(found, rows, strict=True):
+        x[::_POINTS_BETWEEN_ROWS] = row
+    return found

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
@@ -24,42 +23,6 @@ def _lines(values: PanelValues) -> dict[str, np.ndarray]:
         else:
             lines |= {f"{name} {i + 1}".strip(): column for i, column in enumerate(array.T)}
     return lines
-
-
-def _draw_panel(ax: Axes, ts: np.ndarray, heading: str, lines: dict[str, np.ndarray]) -> None:
-    ax.set_ylabel(heading)
-    reached = np.isfinite(ts)
-    for line in lines.values():
-        if line.shape != ts.shape:
-            raise ValueError(
-                f"{heading!r} has values of shape {line.shape} at times of shape {ts.shape}; "
-                "time must be the first axis of every series"
-            )
-    if lines:
-        columns = np.stack(list(lines.values()), axis=1)
-        style.draw_lines(ax, ts[reached], columns[reached], list(lines))
-    else:
-        style.note(ax, "none")
-
-
-def _mark_events(axes: np.ndarray, events: Mapping[str, float]) -> None:
-    """A dashed line through all axes at each event, named at the top."""
-    for name, time in events.items():
-        for ax in axes.flat:
-            ax.axvline(time, color=style.QUIET, linestyle="--", linewidth=1.0)
-        top = axes.flat[0]
-        top.annotate(
-            name,
-            (time, 1.0),
-            xycoords=top.get_xaxis_transform(),
-            xytext=(0, 3),
-            textcoords="offset points",
-            rotation=30,
-            ha="left",
-            va="bottom",
-            fontsize="small",
-            color=style.QUIET,
-        )
 
 
 def plot_series(
@@ -104,10 +67,29 @@ def plot_series(
         raise ValueError(f"no panel is called {unknown}; there are: {list(panels)}")
     ts = np.asarray(ts)
     figure, axes = style.new_axes(len(panels), title=title)
+    reached = np.isfinite(ts)
     for ax, (heading, values) in zip(axes.flat, panels.items(), strict=True):
-        _draw_panel(ax, ts, heading, _lines(values))
+        lines = _lines(values)
+        ax.set_ylabel(heading)
+        for line in lines.values():
+            if line.shape != ts.shape:
+                raise ValueError(
+                    f"{heading!r} has values of shape {line.shape} at times of shape {ts.shape}; "
+                    "time must be the first axis of every series"
+                )
+        if lines:
+            columns = np.stack(list(lines.values()), axis=1)
+            style.draw_lines(ax, ts[reached], columns[reached], list(lines))
+        else:
+            style.note(ax, "none")
         if heading in log:
             style.logarithmic(ax)
-    _mark_events(axes, events or {})
+    for name, time in (events or {}).items():
+        for ax in axes.flat:
+            ax.axvline(time, color=style.QUIET, linestyle="--", linewidth=1.0)
+        place = {"xytext": (0, 3), "textcoords": "offset points", "ha": "left", "va": "bottom"}
+        look = {"rotation": 30, "fontsize": "small", "color": style.QUIET}
+        top = axes[0, 0]
+        top.annotate(name, (time, 1.0), xycoords=top.get_xaxis_transform(), **place, **look)
     style.finish(axes)
     return figure

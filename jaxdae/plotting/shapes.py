@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.plotting import between_rows, readout
-from jaxdae.plotting.between_rows import Moving
-from jaxdae.results.about import PLACES, RATES
-from jaxdae.results.drawing import points_of
+from jaxdae.plotting import readout
+from jaxdae.plotting.readout import Moving
+from jaxdae.results.stored import PLACES, points_of, RATES
 from jaxdae.systems import Points, System
 
 
@@ -108,13 +107,26 @@ def along(trajectory: Any, ts: np.ndarray | None = None) -> Shapes:
         TypeError: where `System.points` returns something else.
     """
     system, rows = getattr(trajectory, "system", None), _rows(trajectory)
-    words = None if system is not None else _drawing(trajectory)
-    rows = rows if words is None else _drawn_rows(trajectory)
-    moving = between_rows.finely(rows) if ts is None else between_rows.at(rows, _within(rows, ts))
-    if words is None:
+    # What a run read from a file says of the positions of its points.
+    stored = getattr(getattr(trajectory, "about", None), "drawing", None)
+    stored = stored if system is None else None
+    if stored is not None:  # they are in place of coordinates
+        flat = lambda name: trajectory.known[name].reshape(len(trajectory.ts), -1)  # noqa: E731
+        rows = _rows(SimpleNamespace(ts=trajectory.ts, q=flat(PLACES), v=flat(RATES)))
+    if ts is not None:
+        first, last = rows.ts[[0, -1]]
+        outside = ts[~((ts >= min(first, last)) & (ts <= max(first, last)))]
+        if outside.size:
+            raise ValueError(
+                f"there is no position at t = {outside[0]:.6g} s: the run has rows from "
+                f"t = {first:.6g} s to {last:.6g} s."
+            )
+    moving = readout.finely(rows) if ts is None else readout.at(rows, ts)
+    if stored is None:
         points = _points(system, moving)
     else:
-        points = points_of(moving.q.reshape(moving.ts.size, *_shape(trajectory)), words)
+        shape = trajectory.known[PLACES].shape[1:]
+        points = points_of(moving.q.reshape(moving.ts.size, *shape), stored)
     arrays = lambda table: {x: _finite(x, np.asarray(y), moving.ts) for x, y in table.items()}  # noqa: E731
     return Shapes(moving.ts, arrays(points.places), arrays(points.outlines), points)
 
@@ -128,24 +140,6 @@ def _finite(name: str, positions: np.ndarray, ts: np.ndarray) -> np.ndarray:
         f"{np.sum(~known) - 1} more of the {len(ts)} times to be drawn: look at what "
         "points(t, q) computes there."
     )
-
-
-def _drawing(trajectory: Any) -> Any:
-    """What a run read from a file says of the positions of its points; `None` without any."""
-    return getattr(getattr(trajectory, "about", None), "drawing", None)
-
-
-def _shape(trajectory: Any) -> tuple[int, int]:
-    """How many points and corners a stored drawing has, and in which dimension."""
-    count, dimension = trajectory.known[PLACES].shape[1:]
-    return count, dimension
-
-
-def _drawn_rows(trajectory: Any) -> Moving:
-    """The rows of a stored drawing, its positions in place of coordinates."""
-    flat = lambda name: trajectory.known[name].reshape(len(trajectory.ts), -1)  # noqa: E731
-    positions = SimpleNamespace(ts=trajectory.ts, q=flat(PLACES), v=flat(RATES))
-    return _rows(positions)
 
 
 def joined(one: Shapes, other: Shapes) -> Shapes:
@@ -163,7 +157,7 @@ def _rows(trajectory: Any) -> Moving:
     ts = readout.times(trajectory)
     if ts.size == 0:
         raise ValueError("the run failed before its first row: there is no position to draw.")
-    rows = between_rows.rows_of(trajectory)
+    rows = readout.moving(trajectory)
     if rows is not None:
         return rows
     raise ValueError(
@@ -176,17 +170,6 @@ def ends(trajectory: Any) -> tuple[float, float]:
     """First and last time of a run [s]; raises as `along` does."""
     ts = _rows(trajectory).ts
     return float(ts[0]), float(ts[-1])
-
-
-def _within(rows: Moving, ts: np.ndarray) -> np.ndarray:
-    first, last = rows.ts[[0, -1]]
-    outside = ts[~((ts >= min(first, last)) & (ts <= max(first, last)))]
-    if outside.size:
-        raise ValueError(
-            f"there is no position at t = {outside[0]:.6g} s: the run has rows from "
-            f"t = {first:.6g} s to {last:.6g} s."
-        )
-    return ts
 
 
 def _points(system: Any, moving: Moving) -> Points:

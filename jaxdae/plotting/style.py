@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -93,11 +92,6 @@ def power_of_ten(value: float, position: int | None = None) -> str:
     return power if digits == "1" else f"{digits}·{power}"
 
 
-def few_ticks() -> MaxNLocator:
-    """Ticks of axes of equal scale, which may be narrow."""
-    return MaxNLocator(6, steps=(1, 2, 5, 10))
-
-
 def positive(values: np.ndarray) -> np.ndarray:
     """`values` with everything that a logarithmic axis cannot show replaced by nan."""
     return np.where(values > 0.0, values, np.nan)
@@ -125,41 +119,35 @@ def show_after_start(ax: Axes) -> None:
     consistent one at round-off as far below. Where it is left out, a remark says its size.
     """
     lines = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
-    lines = [y[np.isfinite(y) & (y > 0.0)] if y.size < 2 else y for y in lines]
     # A change since the start is zero there: what comes next is its first.
-    lines = [y[np.argmax(y > 0.0) :] for y in lines if y.size]
-    first = [y[0] for y in lines if y.size > 1 and y[0] > 0.0]
-    later = np.concatenate([y[1:] for y in lines if y.size > 1] or [np.zeros(0)])
+    lines = [y[np.argmax(y > 0.0) :] for y in lines if y.size > 1]
+    first = [y[0] for y in lines if y[0] > 0.0]
+    later = np.concatenate([np.zeros(0), *(y[1:] for y in lines)])
     later = later[np.isfinite(later) & (later > 0.0)]
     if not first or not later.size:
         return
     low, high = float(later.min()), float(later.max())
     above, below = max(first) > _APART * high, min(first) < low / _APART
-    if not (above or below):
-        return
-    ax.set_ylim(low / 3.0, high * 3.0)
-    size = max(first) if above else min(first)
-    place, where = (0.98, "above") if above else (0.02, "below")
-    ax.text(
-        0.01,
-        place,
-        f"start {where} the axis: {size:.1e}",
-        transform=ax.transAxes,
-        va="top" if above else "bottom",
-        fontsize="small",
-        color=QUIET,
-    )
+    if above or below:
+        ax.set_ylim(low / 3.0, high * 3.0)
+        size, where = (max(first), "above") if above else (min(first), "below")
+        place = (0.98, "top") if above else (0.02, "bottom")
+        text = f"start {where} the axis: {size:.1e}"
+        look = {"transform": ax.transAxes, "fontsize": "small", "color": QUIET}
+        ax.text(0.01, place[0], text, va=place[1], **look)
 
 
-# A spread of so few units in the last place is round-off.
-_LAST_PLACES = 16
+# A spread below this part of the values is an error of a run, where constants are expected; one of
+# so few units in the last place is round-off anywhere.
+_ERROR, _LAST_PLACES = 1e-6, 16
 
 
-def limits_of_round_off(columns: np.ndarray) -> list[float] | None:
-    """Limits for curves that are constant but for round-off, which no axis should enlarge.
+def limits_of_constant(columns: np.ndarray, part: float | None = None) -> list[float] | None:
+    """Limits for curves that are constant but for errors, which no axis should enlarge.
 
     Args:
         columns: finite values of all curves of an axis.
+        part: of the values, up to which a change is an error; that of round-off by default.
 
     Returns:
         Both limits; `None` for curves that change.
@@ -167,15 +155,12 @@ def limits_of_round_off(columns: np.ndarray) -> list[float] | None:
     values = np.asarray(columns)
     if values.size == 0 or values.dtype.kind != "f":
         return None
+    part = _LAST_PLACES * float(np.finfo(values.dtype).eps) if part is None else part
     low, high = float(values.min()), float(values.max())
     size = max(abs(low), abs(high))
-    if not 0.0 < high - low <= _LAST_PLACES * float(np.finfo(values.dtype).eps) * size:
+    if size == 0.0 or high - low > part * size:
         return None
     return [low - 0.1 * size, high + 0.1 * size]
-
-
-# A spread below this part of the values is an error of a run, where constants are expected.
-_ERROR = 1e-6
 
 
 def show_constants(figure: Figure) -> None:
@@ -183,12 +168,9 @@ def show_constants(figure: Figure) -> None:
     for ax in figure.axes:
         curves = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
         curves = [x[np.isfinite(x)] for x in curves if np.isfinite(x).sum() > 2]
-        if not curves:
-            continue
-        low, high = min(map(np.min, curves)), max(map(np.max, curves))
-        size = max(abs(low), abs(high))
-        if high - low < _ERROR * size:
-            ax.set_ylim(low - 0.1 * size, high + 0.1 * size)
+        limits = limits_of_constant(np.concatenate([np.zeros(0), *curves]), _ERROR)
+        if limits is not None:
+            ax.set_ylim(*limits)
 
 
 def note(ax: Axes, text: str) -> None:
@@ -254,52 +236,21 @@ def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:
         ValueError: for a suffix that names no format of pictures.
         OSError: if it cannot be written, or names a folder.
     """
-    path = _with_format(output_file(path, "figure.png"), figure)
-    content = io.BytesIO()
-    with naming(path):
-        if path.suffix.lower() == ".png":
-            _save_pixels(figure, content, dpi)
-        else:
-            figure.savefig(content, dpi=dpi, format=path.suffix.lower().removeprefix("."))
-    replace_file(path, content.getvalue())
-    return path
-
-
-# Not pictures, and what writes them.
-_OTHERS = {
-    ".html": "a page of a run is written by jaxdae.plotting.save_page",
-    ".htm": "a page of a run is written by jaxdae.plotting.save_page",
-    ".gif": "a film is written by jaxdae.plotting.animate",
-    ".mp4": "a film is written by jaxdae.plotting.animate",
-    ".npz": "the numbers of a run are written by its method save",
-    ".csv": "the numbers of a run are written by its method to_csv",
-}
-
-
-def _with_format(path: Path, figure: Figure) -> Path:
-    """The path with a suffix that names a format of pictures.
-
-    Raises:
-        ValueError: for another suffix.
-    """
+    path = output_file(path, "figure.png")
     suffix = path.suffix.lower()
     known = sorted(f".{x}" for x in figure.canvas.get_supported_filetypes())
-    if not suffix or suffix in known:
-        return path if suffix else path.with_name(f"{path.name}.png")
-    remedy = _OTHERS.get(suffix, f"for a name with a dot in it give {f'{path.name}.png'!r}")
-    raise ValueError(
-        f"no picture can be written as {suffix!r} ({str(path)!r}): its suffix must be one of "
-        f"{', '.join(known)}; {remedy}."
-    )
-
-
-def _save_pixels(figure: Figure, file: io.BytesIO, dpi: int) -> None:
-    """As `Figure.savefig` does, which draws twice: once only to lay out, with nothing shown."""
-    before, canvas = figure.dpi, figure.canvas
-    figure.set_dpi(dpi)
-    try:
+    if not suffix:
+        path, suffix = path.with_name(f"{path.name}.png"), ".png"
+    elif suffix not in known:
+        raise ValueError(
+            f"no picture can be written as {suffix!r} ({str(path)!r}): its suffix must be one of "
+            f"{', '.join(known)}; for a name with a dot in it give {f'{path.name}.png'!r}. Films "
+            "are written by animate, pages by save_page, numbers of a run by its own methods."
+        )
+    content = io.BytesIO()
+    with naming(path):
         # Files of the first level of compression are written in half the time.
-        FigureCanvasAgg(figure).print_png(file, pil_kwargs={"compress_level": 1})
-    finally:
-        figure.set_dpi(before)
-        figure.set_canvas(canvas)
+        more: dict[str, Any] = {"pil_kwargs": {"compress_level": 1}} if suffix == ".png" else {}
+        figure.savefig(content, dpi=dpi, format=suffix.removeprefix("."), **more)
+    replace_file(path, content.getvalue())
+    return path

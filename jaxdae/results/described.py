@@ -216,11 +216,9 @@ def _index(place: Any) -> str:
 
 
 def worst(values: Sequence[Any], rows: int) -> Worst | None:
-    """The largest finite size in arrays in memory; `None` without any, or on a disk.
+    """The largest finite size in arrays, with `rows` axes of the batch and of time first.
 
-    Args:
-        values: the first axes are those of the batch, then of time.
-        rows: number of these axes.
+    `None` without any, or for arrays on a disk.
     """
     if any(x is None or isinstance(x, np.memmap) for x in values):
         return None

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
-from jaxdae.diagnosis import backward, diagnostics
+from jaxdae.diagnosis import backward, diagnose, passages
 from jaxdae.simulation.invalid import invalidated
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import constraint_residuals, generalized_energy, State
@@ -20,31 +20,34 @@ from jaxdae.systems.independence import constraint_rank, unsatisfied
 from jaxdae.systems.kinematics import coordinate_rate
 
 
-def _unnamed(function: Callable) -> Callable:
-    """A function of a trajectory without the names of a batch, which change no program."""
+def _compiled(function: Callable) -> Callable:
+    """A function of a run as one program; of a batch, whose names change no program, of each."""
+
+    @jit
+    @functools.wraps(function)
+    def of_members(trajectory, *arguments):
+        if trajectory.final_time.ndim > 0:
+            return eqx.filter_vmap(lambda run: of_members(run, *arguments))(trajectory)
+        return function(trajectory, *arguments)
 
     @functools.wraps(function)
-    def call(trajectory, *arguments, **named):
+    def call(trajectory, *arguments):
         if trajectory.varied is not None:
             trajectory = dataclasses.replace(trajectory, varied=None)
-        return function(trajectory, *arguments, **named)
+        return of_members(trajectory, *arguments)
 
     return call
 
 
 def read_rows(trajectory: Any, function: Callable) -> Any:
-    """Anything of every saved state, NaN in rows that were not reached.
+    """`function(trajectory, t, y)` of every saved state, NaN in rows that were not reached.
 
-    Args:
-        trajectory: a run that saved states.
-        function: `function(trajectory, t, y)` of a time and the formulation's own state, floats in
-            any pytree; not one defined anew for each call.
+    It returns floats in any pytree, and is not one defined anew for each call.
     """
-    return at_rows(trajectory, function, by_system=trajectory.controller is None)
+    return at_rows(trajectory, function, trajectory.controller is None)
 
 
-@_unnamed
-@jit
+@_compiled
 def at_rows(trajectory: Any, function, by_system: bool = False):
     """`function(trajectory, t, y)` at every saved time of every batch member.
 
@@ -57,8 +60,6 @@ def at_rows(trajectory: Any, function, by_system: bool = False):
             "SaveAt(dense=True) asked for: read `saved` or call `evaluate`, or simulate with "
             "SaveAt(ts=…), SaveAt(steps=True) or SaveAt(t1=True)."
         )
-    if trajectory.ts.ndim > 1:
-        return eqx.filter_vmap(lambda run: at_rows(run, function, by_system))(trajectory)
     reached = jnp.isfinite(trajectory.ts)
     # Rows that were not reached are computed at the final state, which is finite, and masked
     # afterwards, so that neither their values nor their derivatives can spoil the others.
@@ -85,14 +86,11 @@ def _of_row(run: Any, function, by_system: bool):
     return run.made_by.reader(of_arrays, row, run.arrays, by_system=by_system)
 
 
-@_unnamed
-@jit
+@_compiled
 def over_run(trajectory: Any, function):
     """`function(trajectory, ts, ys, work)` of all rows reached by each member, the start first."""
     if not trajectory.plain:
         raise ValueError("this run saved no states at times: simulate with SaveAt(ts=…).")
-    if trajectory.final_time.ndim > 0:
-        return eqx.filter_vmap(lambda run: over_run(run, function))(trajectory)
     # Rows that were not reached repeat the last that was, or the start.
     reached = jnp.isfinite(trajectory.ts)
     last = jax.lax.cummax(jnp.where(reached, jnp.arange(1, reached.size + 1), 0))
@@ -112,7 +110,7 @@ def least_singular_value(run, ts, ys, work):
     """Least singular value of the constraint Jacobian along the run."""
     del work
     states = jax.vmap(lambda t, y: state_of(run, t, y))(ts, ys)
-    return diagnostics.least_singular_value(run.system, ts, states, run.held_rank)
+    return passages.least_singular_value(run.system, ts, states, run.held_rank)
 
 
 def incompatibility(run, ts, ys, work):
@@ -136,17 +134,14 @@ def energy_error(run, ts, ys, work):
     """Largest error of the energy balance along the run [J]."""
     states = jax.vmap(lambda t, y: state_of(run, t, y))(ts, ys)
     total = None if work is None else sum(work)
-    if not diagnostics.balance_is_known(run.formulation, total):
+    if not diagnose.balance_is_known(run.formulation, total):
         return jnp.full((), jnp.nan, ts.dtype)
-    return diagnostics.energy_error(run.system, run.controller, ts, states, total)
+    return diagnose.energy_error(run.system, run.controller, ts, states, total)
 
 
-@_unnamed
-@jit
+@_compiled
 def at_time(trajectory: Any, t) -> State:
     """State of dense output at a time, or at times."""
-    if trajectory.final_time.ndim > 0:
-        return eqx.filter_vmap(at_time, in_axes=(eqx.if_array(0), None))(trajectory, t)
     if t.ndim > 0:
         return jax.vmap(lambda one: at_time(trajectory, one))(t)
     y, _ = trajectory.interpolation.evaluate(t)
@@ -158,21 +153,15 @@ def at_time(trajectory: Any, t) -> State:
     return invalidated(state, ~trajectory.success & beyond)
 
 
-@_unnamed
-@jit
+@_compiled
 def final_state(trajectory: Any) -> State:
     """State at the end; NaN where the run failed."""
-    if trajectory.final_time.ndim > 0:
-        return eqx.filter_vmap(final_state)(trajectory)
     return invalidated(last_state(trajectory), ~trajectory.success)
 
 
-@_unnamed
-@jit
+@_compiled
 def last_state(trajectory: Any) -> State:
     """The last state that was accepted and finite."""
-    if trajectory.final_time.ndim > 0:
-        return eqx.filter_vmap(last_state)(trajectory)
     recover = trajectory.formulation.recover
     state = recover(trajectory.system, trajectory.final_time, trajectory.final)
     return jax.tree.map(with_positive_zeros, state)

@@ -1,17 +1,20 @@
-"""Runs as tables: of text, of pandas, and data sets of xarray; these two are loaded here alone."""
+"""Runs as tables: of text, of pandas, and data sets of xarray; with names and units of columns.
+
+pandas and xarray are loaded here alone.
+"""
 
 import csv
 import io
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdae.files import output_file, replace_file
-from jaxdae.results import naming
-from jaxdae.results.naming import common_unit
-from jaxdae.results.trajectory_file import shared_times
+from jaxdae.results.stored import shared_times, WORKS
 
 _LONG_NAMES = {
     "q": "coordinates", "v": "velocities", "w": "actuator states", "u": "control inputs",
@@ -20,6 +23,115 @@ _LONG_NAMES = {
     "kinetic_energy": "kinetic energy", "potential_energy": "potential energy",
 }  # fmt: skip
 _RESERVED = ("time", "row", "coordinate", "constraint", "position_constraint", "actuator", "input")
+
+
+class Named(NamedTuple):
+    """What stands along the last axis of a quantity.
+
+    Args:
+        dimension: what its entries are of, `"coordinate"`, …; empty for one number in a row.
+        names: of the entries.
+        units: of the entries; empty where none is claimed.
+        pattern: of the name of an entry by itself.
+    """
+
+    dimension: str
+    names: list[str]
+    units: list[str]
+    pattern: str = "{}"
+
+
+def quantities(run: Any) -> dict[str, Named]:
+    """Names and units of all quantities of a run that have rows, but for the times.
+
+    A multiplier's unit depends on the scaling of its constraint: none is claimed.
+    """
+    n, k = run.q.shape[-1], run.w.shape[-1]
+    units = _field(run, "units", n, "")
+    names = _field(run, "coordinates", n, "q")
+    rates = Named("coordinate", names, [*map(per_second, units)], "d({})/dt")
+    others = [f"v{i + 1}" for i in range(run.v.shape[-1])]
+    results = {
+        "q": Named("coordinate", names, units),
+        "v": rates if run.velocities_are_rates else Named("velocity", others, [""] * len(others)),
+        "coordinate_rates": rates,
+        "w": Named("actuator", _field(run, "actuators", k, "w"), _field(run, "actuator_units", k)),
+    }
+    for name in run.known:
+        if name == "u" or name.startswith("u."):
+            results[name] = _inputs(run, name)
+    results |= _of_constraints(run)
+    energies = ("energy", "kinetic_energy", "potential_energy", *WORKS)
+    results |= {name: Named("", [name], ["J"]) for name in energies}
+    return {name: x for name, x in results.items() if name in run.known}
+
+
+def _field(run: Any, field: str, count: int, letter: str = "") -> list[str]:
+    default = lambda i: f"{letter}{i + 1}" if letter else ""  # noqa: E731
+    return label_field(SimpleNamespace(**run.about.labels), field, count, default)
+
+
+def _inputs(run: Any, name: str) -> Named:
+    """A control input may be a number, a vector, or anything else that its system takes."""
+    shape = run.known[name].shape[run.ts.ndim :]
+    count = int(np.prod(shape, dtype=int))
+    if name != "u" or len(shape) > 1:
+        names = [name] if not shape else [f"{name}{i + 1}" for i in range(count)]
+        return Named(f"{name}_entry" if shape else "", names, [""] * count)
+    names, units = _field(run, "inputs", count, "u"), _field(run, "input_units", count)
+    return Named("input" if shape else "", names, units)
+
+
+def _of_constraints(run: Any) -> dict[str, Named]:
+    if "phi_dot" not in run.known:
+        return {}
+    m, c = (run.known[name].shape[-1] for name in ("phi", "phi_dot"))
+    names, units = _field(run, "constraints", c, "f"), _field(run, "constraint_units", c)
+    rates = [per_second(unit) if i < m else unit for i, unit in enumerate(units)]
+    return {
+        "multipliers": Named("constraint", names, [""] * c, "lambda({})"),
+        "phi": Named("position_constraint", names[:m], units[:m], "phi({})"),
+        "phi_dot": Named("constraint", names, rates, "phi_dot({})"),
+    }
+
+
+def axis_names(run: Any) -> tuple[str, ...]:
+    """Names of the batch axes; `member`, or `member_1`, …, where they have none."""
+    count = len(run.batch_shape)
+    unnamed = ("member",) if count == 1 else tuple(f"member_{i + 1}" for i in range(count))
+    return run.about.axes or unnamed
+
+
+def _varied(run: Any) -> dict[str, np.ndarray]:
+    """What was varied, by name."""
+    return {} if run.varied is None else run.varied.values
+
+
+def axis_labels(run: Any) -> list[np.ndarray]:
+    """Values along each batch axis: those of its name, or numbers from 0."""
+    labels, varied = [np.arange(n) for n in run.batch_shape], _varied(run)
+    for i, name in enumerate(run.about.axes):
+        if name in varied and varied[name].ndim == len(labels):
+            labels[i] = varied[name][
+                tuple(slice(None) if i == k else 0 for k in range(len(labels)))
+            ]
+    return labels
+
+
+def label_field(labels: Any, field: str, count: int, default: Callable[[int], str]) -> list[str]:
+    """The entries of one field of `Labels`, filled up to `count` by `default(i)`."""
+    values = tuple(getattr(labels, field, ()))
+    return [values[i] if i < len(values) else default(i) for i in range(count)]
+
+
+def per_second(unit: str) -> str:
+    """The unit of a rate, `m/s` for `m`, `A` for `C`; nothing for nothing."""
+    return {"": "", "C": "A"}.get(unit, f"{unit}/s")
+
+
+def common_unit(units: list[str]) -> str:
+    """The unit that all entries share, or nothing: a norm over mixed units has none."""
+    return units[0] if len(set(units)) == 1 else ""
 
 
 class Column(NamedTuple):
@@ -45,13 +157,10 @@ def columns(run: Any) -> list[Column]:
     """The table of a run: labels of batch members first, then times, then quantities.
 
     Rows that were not reached are left out.
-
-    Args:
-        run: with any number of batch axes.
     """
     reached = np.isfinite(run.ts)
     parts = [*_member_columns(run, reached), Column("time", "s", run.ts[reached])]
-    for key, about in naming.quantities(run).items():
+    for key, about in quantities(run).items():
         rows = run.known[key][reached]
         rows = rows.reshape(len(rows), len(about.names))
         for i, (name, unit) in enumerate(zip(about.names, about.units, strict=True)):
@@ -61,7 +170,7 @@ def columns(run: Any) -> list[Column]:
 
 def _member_columns(run: Any, reached: np.ndarray) -> list[Column]:
     """What says of which batch member a row is."""
-    names, labels = naming.axis_names(run), naming.axis_labels(run)
+    names, labels = axis_names(run), axis_labels(run)
     shaped = [
         x.reshape(*[-1 if i == j else 1 for j in range(len(names))]) for i, x in enumerate(labels)
     ]
@@ -88,18 +197,7 @@ def _with_names_of_their_own(parts: list[Column]) -> list[Column]:
 
 
 def write_csv(run: Any, path: str | Path) -> Path:
-    """Write the table of a run as text, with units in its heading and every digit.
-
-    Args:
-        run: with any number of batch axes.
-        path: the file; `~` is the home folder, folders are made.
-
-    Returns:
-        The path that was written.
-
-    Raises:
-        OSError: if it cannot be written, or names a folder; the old file is left as it is.
-    """
+    """Write the table of a run as text; if that fails, the old file stays."""
     path = output_file(path, "run.csv")
     parts, text = columns(run), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -130,7 +228,7 @@ def to_dataframe(run: Any) -> Any:
 def to_xarray(run: Any) -> Any:
     """For `Trajectory.to_xarray`."""
     xarray = _library("xarray", "to_xarray")
-    axes = naming.axis_names(run)
+    axes = axis_names(run)
     taken = [name for name in axes if name in _RESERVED or name in run.known]
     if taken:
         raise ValueError(
@@ -139,9 +237,9 @@ def to_xarray(run: Any) -> Any:
         )
     kept = np.isfinite(run.ts).any(axis=tuple(range(run.ts.ndim - 1)))
     coords, row = _times(run, axes, kept)
-    coords |= dict(zip(axes, zip(axes, naming.axis_labels(run), strict=True), strict=True))
+    coords |= dict(zip(axes, zip(axes, axis_labels(run), strict=True), strict=True))
     variables = {}
-    for key, about in naming.quantities(run).items():
+    for key, about in quantities(run).items():
         entries = (len(about.names),) if about.dimension else ()
         values = run.known[key].reshape(*run.ts.shape, *entries)
         values = np.compress(kept, values, axis=run.ts.ndim - 1)
@@ -168,7 +266,7 @@ def _times(run: Any, axes, kept) -> tuple[dict[str, Any], str]:
     return {"time": ((*axes, "row"), ts[..., kept], about)}, "row"
 
 
-def _coordinates(key: str, about: naming.Named) -> dict[str, Any]:
+def _coordinates(key: str, about: Named) -> dict[str, Any]:
     """Names along a dimension, and their units, which need not be one."""
     if not about.dimension:
         return {}
@@ -188,11 +286,6 @@ def _of_members(run: Any, axes) -> dict[str, Any]:
         name: ((*axes, *(f"{name}_{i + 1}" for i in range(np.ndim(x) - len(axes)))), x)
         for name, x in (ends | stats | run.parameters | others).items()
     }
-
-
-def _varied(run: Any) -> dict[str, Any]:
-    """What was varied, by name."""
-    return {} if run.varied is None else run.varied.values
 
 
 def _attrs(run: Any) -> dict[str, Any]:

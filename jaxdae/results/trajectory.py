@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.formulations.held_rank import solves
-from jaxdae.results import described, readings, snapshot, tables, trajectory_file
-from jaxdae.results.about import About, ROWS, WORKS
+from jaxdae.formulations.base import solves
+from jaxdae.results import described, readings, stored, tables
 from jaxdae.results.members import checked_index, Varied
+from jaxdae.results.stored import About, ROWS, WORKS
 from jaxdae.simulation.problem import Method, Problem, Solution
 from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import Labels, Power, State, System, Violation
@@ -144,7 +144,7 @@ class Trajectory(eqx.Module):
         Raises:
             ValueError: for a parameter that is not what was stored.
         """
-        snapshot.check_parameters(self, system)
+        stored.check_parameters(self, system)
         arrays, skeleton = eqx.partition((system, None, None), eqx.is_array)
         return dataclasses.replace(self, arrays=arrays, skeleton=skeleton)
 
@@ -178,7 +178,7 @@ class Trajectory(eqx.Module):
     def parameters(self) -> dict[str, np.ndarray]:
         """Arrays of numbers of system, formulation and controller, such as `"system.length"`."""
         if self.about is None:
-            return snapshot.parameters(self)[0]
+            return stored.parameters(self)[0]
         head = "parameters."
         return {x.removeprefix(head): y for x, y in self.known.items() if x.startswith(head)}
 
@@ -194,14 +194,14 @@ class Trajectory(eqx.Module):
             return self.reached
         if (given := self.known.get("success")) is not None:
             return given
-        reached: Any = np.isin(self._from_file("result"), snapshot.SUCCESS)
+        reached: Any = np.isin(self._from_file("result"), stored.SUCCESS)
         return reached
 
     @property
     def result(self) -> Any:
         """How the run ended, as diffrax says it; an empty array for a batch without members."""
         if self.about is not None:
-            return snapshot.results_of(self._from_file("result"))
+            return stored.results_of(self._from_file("result"))
         # Results show themselves as text, which equinox makes of one at least.
         empty = 0 in self.batch_shape
         return np.empty(self.batch_shape, object) if empty else self.result_code
@@ -211,7 +211,7 @@ class Trajectory(eqx.Module):
         """States `(q, v, w)` at the saved times, leading axis `times`."""
         if self.about is None:
             return readings.at_rows(self, readings.state_of)
-        return snapshot.state(*(self._from_file(x) for x in "qvw"))
+        return stored.state(*(self._from_file(x) for x in "qvw"))
 
     @property
     def q(self) -> Float[Array, "*batch times n"]:
@@ -259,34 +259,34 @@ class Trajectory(eqx.Module):
         """
         if self.about is None:
             return readings.final_state(self)
-        return snapshot.state(*(self._from_file(f"final_state.{x}") for x in "qvw"))
+        return stored.state(*(self._from_file(f"final_state.{x}") for x in "qvw"))
 
     @property
     def last_state(self) -> State:
         """The last state that was accepted and finite, at `final_time`; of a failed run, too."""
         if self.about is None:
             return readings.last_state(self)
-        return snapshot.state(*(self._from_file(f"last_state.{x}") for x in "qvw"))
+        return stored.state(*(self._from_file(f"last_state.{x}") for x in "qvw"))
 
     @property
     def multipliers(self) -> Float[Array, "*batch times c"]:
         """Multipliers `lam`, shape `(times, m+r)`; the constraint reaction is `-J^T lam`."""
         if self.about is not None:
             return self._from_file("multipliers")
-        return readings.at_rows(self, readings.multipliers, by_system=self.controller is None)
+        return readings.at_rows(self, readings.multipliers, self.controller is None)
 
     @property
     def violation(self) -> Violation:
         """Constraint residuals: `phi (times, m)` and `phi_dot (times, m+r)`."""
         if self.about is None:
-            return readings.at_rows(self, readings.violation, by_system=True)
+            return readings.at_rows(self, readings.violation, True)
         return Violation(self._from_file("phi"), self._from_file("phi_dot"))
 
     @property
     def jacobian(self) -> Float[Array, "*batch times c n"]:
         """Constraint Jacobians, shape `(times, m+r, n)`."""
         self._check_computable("jacobian")
-        return readings.at_rows(self, readings.jacobian, by_system=True)
+        return readings.at_rows(self, readings.jacobian, True)
 
     @property
     def constraint_rank(self) -> Float[Array, "*batch times"]:
@@ -481,7 +481,7 @@ class Trajectory(eqx.Module):
             OSError: if the file cannot be written, or is a folder.
         """
         run = self.stored()
-        return trajectory_file.write(run.known, run.about, path)
+        return stored.write(run.known, run.about, path)
 
     @staticmethod
     def load(path: str | Path) -> "Trajectory":
@@ -496,7 +496,7 @@ class Trajectory(eqx.Module):
             FileNotFoundError: if there is no such file.
             ValueError: if it holds something else, is damaged, or is of a later format.
         """
-        return Trajectory.from_arrays(*trajectory_file.read(path))
+        return Trajectory.from_arrays(*stored.read(path))
 
     def to_xarray(self) -> Any:
         """All of its rows as a data set of xarray, with names, units and labels of batch members.
@@ -561,7 +561,7 @@ class Trajectory(eqx.Module):
         """
         if self.about is not None:
             return self
-        return Trajectory.from_arrays(*snapshot.values(self, drawn=drawn))
+        return Trajectory.from_arrays(*stored.values(self, drawn=drawn))
 
 
 def _picked(x: Array, index) -> Array:

@@ -6,7 +6,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 
-from jaxdae.formulations.held_rank import holding_rank, solves
+from jaxdae.formulations.base import holding_rank, solves
 from jaxdae.simulation import backends
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Solution

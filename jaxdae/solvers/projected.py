@@ -7,8 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.formulations.base import AbstractFormulation
-from jaxdae.formulations.held_rank import holding_rank, solves
+from jaxdae.formulations.base import AbstractFormulation, holding_rank, solves
 from jaxdae.linalg.saddle_point import (
     AbstractSaddlePointSolve,
     FullRankSolve,

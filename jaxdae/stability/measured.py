@@ -330,7 +330,7 @@ def _check_formulation(formulation) -> None:
     if offered.weight is not None:
         raise ValueError(
             f"motion is a run by {name}, of whose gains a part remains; give one by "
-            "Multipliers(Baumgarte(…)), whose gains for_step then corrects by alpha."
+            "Multipliers(Baumgarte(…))."
         )
 
 

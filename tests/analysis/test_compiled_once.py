@@ -7,7 +7,7 @@ import pytest
 
 import jaxdae
 from jaxdae.analysis import characteristic_matrix
-from jaxdae.analysis.rest import balance
+from jaxdae.analysis.equilibria import balance
 from jaxdae.control.relative_degree import relative_degree
 from jaxdae.systems import evaluate
 

@@ -32,7 +32,7 @@ def test_the_platform_hangs_and_swings_as_a_pendulum():
     assert found.verdict == "stable"
 
 
-@pytest.mark.parametrize("off", [1e-8, 1e-5, 0.1])
+@pytest.mark.parametrize("off", [1e-8, 0.1])
 def test_the_consistent_state_is_the_nearest_of_the_motion(off):
     """In the mass metric, found along the curve of the minimal coordinate."""
     system = Platform()

@@ -30,15 +30,6 @@ def test_its_roots_are_those_of_the_linearized_motion(general):
     np.testing.assert_allclose(parts.roots(), found.others, atol=1e-10)
 
 
-@pytest.mark.slow
-def test_the_determinant_is_the_product_over_the_roots(general):
-    system, eq = general
-    parts = characteristic_matrix(system, eq, independent=(1, 2, 3))
-    roots = spectrum(linearize(system, eq)).others
-    for s in (0.0, 1.0, -0.7 + 0.4j, 2.0j):
-        np.testing.assert_allclose(parts.determinant(s), np.prod(s - roots), rtol=1e-9)
-
-
 def test_damping_is_symmetric_and_gyroscopic_forces_skew(general):
     system, eq = general
     parts = characteristic_matrix(system, eq, independent=(1, 2, 3))

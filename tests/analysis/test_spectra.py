@@ -26,15 +26,11 @@ def bead_roots(system, stiffness=None):
     return np.roots([system.mass, system.drag, k if stiffness is None else stiffness])
 
 
-@pytest.fixture(scope="module")
-def bead_linear(bead):
-    system = bead()
-    return linearize(system, equilibrium(system, jnp.zeros(2), u=jnp.zeros(1)))
-
-
 @pytest.mark.slow
-def test_the_bead_has_the_roots_of_its_equation_and_one_zero(bead, bead_linear):
-    found = spectrum(bead_linear)
+def test_the_bead_has_the_roots_of_its_equation_and_one_zero(bead):
+    system = bead()
+    linear = linearize(system, equilibrium(system, jnp.zeros(2), u=jnp.zeros(1)))
+    found = spectrum(linear)
     np.testing.assert_allclose(
         sorted_roots(found.others), sorted_roots(bead_roots(bead())), atol=TIGHT
     )
@@ -42,11 +38,9 @@ def test_the_bead_has_the_roots_of_its_equation_and_one_zero(bead, bead_linear):
     assert len(found.roots) == 3
     assert found.verdict == "asymptotically stable"
     assert "1 zero roots belong to position constraints" in found.reason
-
-
-def test_dependent_coordinate_errors_have_exactly_zero_rows(bead_linear):
-    assert np.all(np.asarray(bead_linear.A_full)[-1] == 0)
-    assert np.all(np.asarray(bead_linear.B_full)[-1] == 0)
+    # The error of the dependent coordinate has rows that are zero exactly.
+    assert not np.any(linear.A_full[-1])
+    assert not np.any(linear.B_full[-1])
 
 
 def test_the_redundant_matrix_is_that_of_the_motion_off_the_constraints(bead):
@@ -105,20 +99,15 @@ def test_a_perturbed_knife_edge_comes_to_rest_elsewhere(knife):
 
 @pytest.mark.slow
 def test_gyroscopes_alone_leave_the_decision_to_higher_order():
-    free = jaxdae_free()
-    found = spectrum(linearize(free, equilibrium(free, jnp.zeros(2))))
-    assert found.verdict == "undecided"
-    assert found.accidental_zeros == 4
-    assert "zero roots beyond those of the constraints" in found.reason
-
-
-def jaxdae_free():
     class Free(jaxdae.System):
         def kinetic_energy(self, t, q, v):
             del t, q
             return 0.5 * v @ v
 
-    return Free()
+    found = spectrum(linearize(Free(), equilibrium(Free(), jnp.zeros(2))))
+    assert found.verdict == "undecided"
+    assert found.accidental_zeros == 4
+    assert "zero roots beyond those of the constraints" in found.reason
 
 
 @pytest.mark.slow
@@ -322,7 +311,7 @@ class Sliding(jaxdae.System):
         return self.unit * jnp.array([gap])
 
 
-@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("unit", [1e-6, 1.0])
 def test_a_drift_of_round_off_is_none(unit):
     """`V` does not depend on `q1`: one zero root belongs to the velocity constraint."""
     system = Sliding(unit)

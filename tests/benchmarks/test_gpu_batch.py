@@ -2,8 +2,6 @@
 
 import json
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from jaxdae.kernels.cuda.report import DEVICES
@@ -20,15 +18,6 @@ def test_without_a_gpu_nothing_is_measured(gpu_batch, tmp_path, capsys):
     assert "no GPU, JAX computes on cpu; nothing was measured" in said
     assert "pip install 'jaxdae[cuda]'" in said
     assert list(tmp_path.iterdir()) == []
-
-
-def test_quick_is_less_of_everything_and_what_is_asked_for_stays(gpu_batch):
-    few, every = gpu_batch.options(["--quick"]), gpu_batch.options([])
-    assert few.members < every.members
-    assert few.repetitions < every.repetitions
-    assert few.problems == every.problems[:2]
-    asked = gpu_batch.options(["--quick", "--members", "7", "--problems", "four-bar"])
-    assert (asked.members, asked.problems) == (7, ["four-bar"])
 
 
 @pytest.mark.slow
@@ -101,17 +90,3 @@ def test_measured_rates_stand_beside_estimates_for_the_same_gpu(gpu_batch):
     printed = gpu_batch.text(rows)
     assert "25%" in printed
     assert "missing: x" in printed
-
-
-def test_a_problem_without_a_report_has_no_share(gpu_batch):
-    rows = [gpu_batch.Row("x", gpu_batch.MINE, "float64", 1, 1, seconds=[1.0]).figures()]
-    gpu_batch.shares(rows, {"x, float64": {"roofline_steps_per_second": None}}, DEVICES[0])
-    gpu_batch.shares(rows, {"x, float64": {"missing": "no ptxas"}}, DEVICES[0])
-    assert "share_of_roofline" not in rows[0]
-
-
-def test_the_four_bar_linkage_starts_on_its_constraints(benchmark):
-    case = benchmark("problems").four_bar()
-    q = jnp.asarray(case.problem.q)
-    np.testing.assert_allclose(case.system.position_constraints(0.0, q), 0.0, atol=1e-15)
-    assert case.problem.K_D.shape == case.problem.K_P.shape == (2,)

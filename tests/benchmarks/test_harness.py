@@ -1,14 +1,10 @@
 """Timing, choosing and reporting; a code that is missing or fails is named, never left out."""
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import jax
 import pytest
-
-from jaxdae.kernels.llvm import machine_code
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,19 +14,6 @@ def test_a_missing_package_is_named_with_what_to_install(benchmark):
     with pytest.raises(base.MissingCodeError, match="wanted-code is not installed"):
         base.package("no_such_module", "wanted-code")
     assert base.version_of("wanted-code") == "not installed"
-
-
-def test_a_package_that_is_installed_and_does_not_load_says_so(benchmark):
-    base = benchmark("competitors.base")
-    with pytest.raises(base.MissingCodeError, match=r"jax does not load \(No module named"):
-        base.package("jax.no_such_module", "jax")
-
-
-def test_a_machine_without_a_compiler_is_told(benchmark, monkeypatch):
-    base = benchmark("competitors.base")
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(base.MissingCodeError, match=r"no C compiler \(gcc, clang\)"):
-        base.compiler()
 
 
 def test_missing_and_failed_codes_are_told_apart(benchmark):
@@ -82,12 +65,6 @@ def test_a_run_that_takes_seconds_ends_its_ladder_and_is_not_run_again(benchmark
     assert row["seconds"] == [points[0].once_s] * 3
 
 
-def test_settings_are_told_in_words(benchmark):
-    ladder = benchmark("ladder")
-    assert ladder.name(("Dopri8", 1e-8)) == "Dopri8 1e-08"
-    assert ladder.name(("trapezoidal", 200, 1e-6)) == "trapezoidal 200 steps 1e-06"
-
-
 def test_calls_are_timed_in_turn_and_short_ones_repeated(benchmark):
     harness, order = benchmark("harness"), []
     calls = {name: lambda name=name: order.append(name) for name in "ab"}
@@ -96,22 +73,6 @@ def test_calls_are_timed_in_turn_and_short_ones_repeated(benchmark):
     assert [len(x) for x in times.values()] == [2, 2]
     harness.interleaved({"a": lambda: order.append("c")}, 1, least=1e-3, spend=0.0)
     assert order.count("c") > 2  # an append takes far less than a millisecond
-
-
-def test_calls_that_take_little_have_more_rounds(benchmark):
-    harness = benchmark("harness")
-    calls = {"a": lambda: None, "b": lambda: None}
-    # Two calls of a millisecond a round: room for 25 of them in a second.
-    assert len(harness.interleaved(calls, 3, least=1e-3, spend=1.0)["a"]) == 25
-    assert len(harness.interleaved(calls, 3, least=1e-3, spend=1e-3)["a"]) == 3
-
-
-def test_ratios_compare_the_times_of_one_round(benchmark):
-    harness = benchmark("harness")
-    # A machine ten times slower in the second round changes no ratio.
-    assert harness.ratio([2.0, 20.0, 2.0], [1.0, 10.0, 1.0]) == 2.0
-    assert harness.spread([3.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 3.0}
-    assert harness.shown([3.0, 1.0, 2.0], 1e-1) == "20 (10-30)"
 
 
 def test_the_fastest_setting_is_among_those_that_reach_the_error(benchmark):
@@ -143,24 +104,6 @@ def test_runs_are_compared_at_an_error_that_is_not_larger(benchmark):
     assert "5 to 10 times faster than Exudyn" in scaling.run_text(exudyn + own)
 
 
-def test_exponents_of_a_power_law_are_its_power(benchmark):
-    scaling = benchmark("scaling")
-    times = [{"links": n, "code": "x", "median": 3e-6 * n**1.5, "min": 1e-6 * n} for n in (10, 80)]
-    found = scaling.exponents([*times, {"links": 80, "code": "y", "missing": "failed"}])["x"]
-    assert found["median"]["fitted"] == pytest.approx(1.5)
-    assert found["min"]["between"] == pytest.approx([1.0])
-
-
-def test_files_that_other_codes_leave_are_gone_with_their_folder(benchmark):
-    harness, before = benchmark("harness"), Path.cwd()
-    with harness.scratch_folder():
-        Path("jit_tmp.c").write_text("left behind")
-        folder = Path.cwd()
-    assert Path.cwd() == before
-    assert folder != before
-    assert not folder.exists()
-
-
 def test_a_choice_of_problems_names_its_results(benchmark, monkeypatch):
     harness = benchmark("harness")
     monkeypatch.setattr("sys.argv", ["script", "--quick", "--problems", "b"])
@@ -172,31 +115,6 @@ def test_a_choice_of_problems_names_its_results(benchmark, monkeypatch):
     monkeypatch.setattr("sys.argv", ["script"])
     every = harness.arguments("text", 9, ("a", "b"), ("a",))
     assert (every.problems, every.some, every.repetitions) == (["a", "b"], "", 9)
-
-
-def test_kernels_made_on_some_processors_have_as_many_threads(benchmark, monkeypatch):
-    ours, base = benchmark("ours"), benchmark("competitors.base")
-    used = {0, 1, 2}
-
-    def use(_, some):
-        used.clear()
-        used.update(some)
-
-    # Not every system has these functions; what is tested is what is made of them.
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*used}, raising=False)
-    monkeypatch.setattr(os, "sched_setaffinity", use, raising=False)
-    with ours.processors(1):
-        assert machine_code.default_threads() == 1
-    assert machine_code.default_threads() == 3
-    with pytest.raises(base.MissingCodeError, match="this process has 3 processors"):
-        ours.processors(4).__enter__()
-
-
-def test_a_system_that_lets_no_process_choose_its_processors_is_named(benchmark, monkeypatch):
-    ours, base = benchmark("ours"), benchmark("competitors.base")
-    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    with pytest.raises(base.MissingCodeError, match="does not let a process choose"):
-        ours.processors(1).__enter__()
 
 
 def test_tables_and_figures_name_missing_codes(benchmark):
@@ -227,19 +145,6 @@ def test_results_state_what_was_run_on_what(benchmark, tmp_path, monkeypatch, ca
     # Four digits; what is not finite is no number of JSON.
     assert found["rows"] == [{"error": None, "seconds": [1.235e-5]}, {"code": "x"}]
     assert str(out) in capsys.readouterr().out
-
-
-def test_a_script_runs_with_one_thread_for_linear_algebra(benchmark, monkeypatch):
-    harness, calls = benchmark("harness"), []
-    monkeypatch.setattr(os, "execv", lambda *words: calls.append(words))
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")  # as its user has it
-    harness.run(lambda: calls.append("main"))
-    assert calls == ["main"]
-    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
-    harness.run(lambda: None)
-    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
-    program, words = calls[1]
-    assert (program, words[0], words[1:]) == (sys.executable, sys.executable, sys.orig_argv[1:])
 
 
 SCRIPTS = sorted(

@@ -129,33 +129,6 @@ def test_what_is_faster_is_listed_as_such(timings, monkeypatch):
     assert "No code is faster" in timings.losses()
 
 
-def test_numbers_have_three_digits(timings):
-    assert [timings.number(x) for x in (0.0123, 1.234, 99.99, 123.4, 12345.0)] == [
-        "0.0123", "1.23", "100", "123", "12300",
-    ]  # fmt: skip
-    assert timings.number(1.2e-7) == "1.2e-07"
-    assert [timings.time_text(x) for x in (2.5, 2.5e-3, 2.5e-6, 2.5e-8)] == [
-        "2.5 s", "2.5 ms", "2.5 µs", "25 ns",
-    ]  # fmt: skip
-
-
-def test_growth_is_the_power_of_the_number_of_links(timings):
-    rows = [{"links": n, "seconds": [2e-6 * n**1.5, 1.0]} for n in (10, 40, 160)]
-    assert timings.exponent(rows) == pytest.approx(1.5)
-
-
-def test_a_drawing_takes_the_colour_of_the_page(timings):
-    rows = [
-        {"section": "steps", "code": "native", "links": n, "seconds": [1e-6 * n]} for n in (10, 99)
-    ]
-    drawing = timings.timing_plots.drawn("scaling", rows)
-    assert drawing.startswith('<div class="plot">\n<svg role="img" viewBox="0 0 ')
-    assert "currentColor" in drawing
-    assert timings.timing_plots.TEXT not in drawing
-    assert "\n\n" not in drawing  # which would end the block of HTML
-    assert all(x in drawing for x in ("links of the chain", "time of a step [µs]", "native"))
-
-
 @pytest.mark.slow
 def test_a_run_of_a_script_is_on_the_page(benchmark, timings, tmp_path, monkeypatch):
     """From the command to the table: two short chains, by the kernel and by what is missing."""

@@ -1,8 +1,5 @@
 """What the codes are given is one problem: the starts, the equations, the coordinates."""
 
-import itertools
-import sys
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -79,24 +76,3 @@ def test_the_c_code_by_hand_takes_the_steps_of_the_plain_backend(benchmark, case
     np.testing.assert_allclose(run(np.ascontiguousarray(y.T)).T, expected, rtol=1e-13)
     with pytest.raises(ValueError, match="must be a multiple of 64; got 100"):
         run(np.zeros((4, 100)))
-
-
-def test_without_casadi_the_equations_say_that_it_is_missing(benchmark, cases, monkeypatch):
-    mechanics, base = benchmark("competitors.mechanics"), benchmark("competitors.base")
-    monkeypatch.setitem(sys.modules, "casadi", None)
-    with pytest.raises(base.MissingCodeError, match="casadi does not load"):
-        mechanics.declare(cases["two_link"].problem)
-
-
-@pytest.mark.parametrize(("name", "count"), [("weights", 991), ("two-layers", 5634)])
-def test_the_networks_of_the_gradient_benchmark_use_every_weight_once(benchmark, name, count):
-    gradient = benchmark("gradient")
-    task = gradient.weights(name)
-    assert task.parameters.size == count
-    sizes = (20, *task.layers, 2)
-    parts = gradient.split(jnp.arange(count), sizes)
-    pairs = list(itertools.pairwise(sizes))
-    assert [(A.shape, a.shape) for A, a in parts] == [((n, m), (n,)) for m, n in pairs]
-    assert np.concatenate([np.ravel(x) for pair in parts for x in pair]).tolist() == list(
-        range(count)
-    )

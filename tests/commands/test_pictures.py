@@ -11,7 +11,7 @@ from jaxdae.cli import main
 from jaxdae.commands import simulate
 from jaxdae.commands.simulate import Outcome
 from jaxdae.diagnosis.findings import Findings
-from jaxdae.results.about import About
+from jaxdae.results.stored import About
 from jaxdae.results.trajectory import Trajectory
 
 

@@ -25,7 +25,7 @@ def sphere(t, x):
     return jnp.stack([x @ x - 1 - t**2, x[2] - 0.1 * jnp.sin(t)])
 
 
-@pytest.mark.parametrize("weight", [None, 3.0, jnp.array([1.0, 2.0, 5.0]), "matrix"])
+@pytest.mark.parametrize("weight", [None, jnp.array([1.0, 2.0, 5.0]), "matrix"])
 def test_the_right_inverse_is_the_least_in_its_metric(weight, rng):
     jac, rhs, factor = rng.normal(size=(2, 3)), rng.normal(size=2), rng.normal(size=(3, 3))
     spd = factor @ factor.T + np.eye(3)

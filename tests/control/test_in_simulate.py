@@ -30,17 +30,6 @@ class Cart(jaxdae.System):
         return jaxdae.Points({"cart": jnp.stack([q[0], 0.0 * q[0]])}, trace=("cart",))
 
 
-@pytest.mark.slow
-def test_a_pid_controller_leaves_no_steady_error():
-    """Its integral takes over the load: error zero, control equal to the load."""
-    pid = PID(lambda t, q: 1.0 - q + 0.0 * t, K_P=12.0, K_I=8.0, K_D=6.0)
-    start = jaxdae.State(jnp.zeros(1), jnp.zeros(1))
-    # The slowest root of 1.5 s^3 + 6 s^2 + 12 s + 8 is -1.12: below 1e-12 after 30 s.
-    run = jaxdae.simulate(Cart(), jaxdae.Multipliers(), start, t1=30.0, controller=pid)
-    np.testing.assert_allclose(run.q[-1], 1.0, atol=1e-6)
-    np.testing.assert_allclose(run.u[-1], 2.0, atol=1e-5)
-
-
 def test_the_adjoint_that_cannot_save_rows_is_refused():
     start = jaxdae.State(jnp.zeros(1), jnp.zeros(1))
     with pytest.raises(TypeError, match=r"use diffrax\.RecursiveCheckpointAdjoint"):
@@ -52,17 +41,6 @@ def test_the_adjoint_that_cannot_save_rows_is_refused():
             controller=lambda t, q, v, w: -q,  # noqa: ARG005
             adjoint=diffrax.BacksolveAdjoint(),
         )
-
-
-def test_a_system_under_a_controller_with_a_state_is_drawn_as_it_is():
-    """Its points are those of the system alone; the state of the controller moves none."""
-    pid = PID(lambda t, q: 1.0 - q + 0.0 * t, K_P=12.0, K_I=8.0, K_D=6.0)
-    q = jnp.array([0.25])
-    controlled = ControlledSystem(Cart(), pid, 0)
-    points = controlled.points(0.0, q)
-    assert points is not None
-    np.testing.assert_array_equal(points.places["cart"], [0.25, 0.0])
-    assert points.trace == ("cart",)
 
 
 @pytest.mark.slow

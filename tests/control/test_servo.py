@@ -117,14 +117,12 @@ def test_coupled_constraints_of_different_degree_obey_theirs(actuated):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weight", [None, "diagonal", "matrix"])
+@pytest.mark.parametrize("weight", [None, "matrix"])
 def test_superfluous_controls_are_of_least_weighted_norm(weight, actuated, rng):
     plant = actuated((0, 0))
     factor = rng.normal(size=(2, 2))
-    W = {None: np.eye(2), "diagonal": np.diag([1.0, 5.0])}.get(
-        weight, factor @ factor.T + np.eye(2)
-    )
-    given = {"diagonal": jnp.array([1.0, 5.0]), "matrix": jnp.asarray(W)}.get(weight)
+    W = np.eye(2) if weight is None else factor @ factor.T + np.eye(2)
+    given = None if weight is None else jnp.asarray(W)
 
     def build(free):
         return ServoConstraint(
@@ -268,16 +266,6 @@ def test_gradients_of_a_run_agree_with_finite_differences(actuated):
     # central differences: h^2 of truncation, round-off / h
     np.testing.assert_allclose(difference, reverse, rtol=1e-6)
     assert np.abs(reverse).min() > 1e-3
-
-
-@pytest.mark.slow
-def test_lanes_of_a_batch_are_the_single_runs(servo, rng):
-    lanes = [off_program(rng) for _ in range(3)]
-    batch = jax.tree.map(lambda *x: jnp.stack(x), *lanes)
-    together = eqx.filter_jit(jax.vmap(lambda s: control(servo, 0.5, s)))(batch)
-    for lane, u in zip(lanes, together, strict=True):
-        # vectorized kernels may differ in the last digits of terms 1e3 times the sum
-        np.testing.assert_allclose(control(servo, 0.5, lane), u, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow

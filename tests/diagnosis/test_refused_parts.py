@@ -59,10 +59,7 @@ PARTS = [
         "the stabilization returned complex numbers",
     ),
     (lambda: jaxdae.Baumgarte(K_D="a"), TypeError, "K_D is 'a', which is no gain; give a number"),
-    (lambda: jaxdae.Baumgarte(K_P=True), TypeError, "K_P is True, which is no gain"),
-    (lambda: jaxdae.Baumgarte(1.0, ["a"]), TypeError, r"\['a'\] is no gain; give a number"),
     (lambda: jaxdae.Baumgarte(1.0, lambda t: t), TypeError, "gains that vary need a stabiliz"),
-    (lambda: jaxdae.Baumgarte.critical("a"), TypeError, "rate is 'a', which is no gain"),
     (
         lambda: run(jaxdae.Penalty(jaxdae.Baumgarte(1.0, 1.0))),
         ValueError,
@@ -83,7 +80,6 @@ PARTS = [
         ValueError,
         r"the error is declared with the parameters \(q\); it must take \(t, q\)",
     ),
-    (lambda: jaxdae.PD(np.ones(2), 1.0, 1.0), ValueError, r"it must be a function of \(t, q\)"),
     (
         lambda: run(controller=jaxdae.PD(lambda t, q: [q[0]], 1.0, 1.0)),
         ValueError,
@@ -103,7 +99,6 @@ PARTS = [
     (lambda: jaxdae.equilibrium(Point(), [0.0], fixed=7), ValueError, "fixed coordinate 7 is out"),
     (lambda: jaxdae.spectrum(np.eye(2)), TypeError, r"give jaxdae\.linearize\(system, equilibr"),
     (lambda: jaxdae.lqr(None), TypeError, r"A is None; give jaxdae\.linearize\("),
-    (lambda: jaxdae.evaluate(Point, 0.0, [1.0], [1.0]), TypeError, "system is the class Point"),
     (lambda: jaxdae.evaluate(Point(), 0.0, [1.0, 0.0], [1.0]), ValueError, "vectors of one length"),
     (
         lambda: jaxdae.consistent_state(Point(), [1.0], [0.0], program=lambda t, q: q),

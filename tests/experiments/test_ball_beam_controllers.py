@@ -1,6 +1,5 @@
 """The ball and beam's contest: claims are held against the numbers."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -31,21 +30,13 @@ def test_claims_hold_for_such_numbers(experiment, results):
     ("name", "change", "claim"),
     [
         ("PD", {"held_out": np.append(np.ones(19), np.nan)}, 0),
-        ("LQR + network", {"held_out": np.full(20, 0.995)}, 1),
-        ("LQR, weights tuned, rig too", {"held_out": np.full(20, 0.9)}, 2),
         # The mean alone is less, one plant costs more.
         ("LQR, weights tuned, rig too", {"held_out": np.append(np.full(19, 0.7), 1.1)}, 2),
-        ("LQR, weights tuned, rig too, for the worst", {"training": np.full(20, 0.71)}, 3),
     ],
 )
 def test_a_spoilt_number_contradicts_its_claim(experiment, results, name, change, claim):
     results["rows"][name] = results["rows"][name]._replace(**change)
     assert holding(experiment, results) == [i != claim for i in range(5)]
-
-
-def test_a_rig_on_which_it_is_worse_contradicts_the_fifth(experiment, results):
-    results["own"]["LQR + network"] = np.full(5, 1.01)
-    assert holding(experiment, results) == [True, True, True, True, False]
 
 
 @pytest.mark.slow
@@ -70,12 +61,3 @@ def test_the_regulator_of_a_rig_is_the_librarys(experiment):
     np.testing.assert_allclose(
         contest.Design(0.0254, 70.0).rig.wheel_inertia, BallBeam().wheel_inertia
     )
-
-
-def test_starts_off_the_rest_keep_to_the_rod(experiment):
-    rig = experiment("ball_beam_controllers").Design(0.035, 70.0).rig
-    state = experiment("ball_beam_tuning").off_rest(rig, jnp.array([0.5, -1.0, 1.0]))
-    assert state.q[2] == 0.5
-    assert state.q[1] > 0.0
-    # Products of lengths below one: round-off.
-    np.testing.assert_allclose(rig.position_constraints(0.0, state.q), 0.0, atol=1e-16)

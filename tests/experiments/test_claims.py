@@ -28,14 +28,6 @@ def test_a_claim_that_the_run_contradicts_says_so_and_ends_in_an_error(
     assert (tmp_path / "bad" / "report.md").read_text() == "report\n"
 
 
-def test_long_claims_are_wrapped_below_their_mark(experiment):
-    module = experiment("claims")
-    lines = module.listed([module.Claim("word " * 40, True)]).split("\n")
-    assert len(lines) == 3
-    assert all(len(line) <= 100 for line in lines)
-    assert all(line.startswith("  word") for line in lines[1:])
-
-
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_every_experiment_is_run_by_a_test_and_holds_its_claims_against_its_numbers(path):
     assert Path(__file__).with_name(f"test_{path.stem}.py").exists()

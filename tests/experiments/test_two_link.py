@@ -83,14 +83,6 @@ def test_a_large_constraint_mass_harms_out_of_reach_and_helps_within(two_link):
 
 
 @pytest.mark.slow
-def test_figures_end_where_the_runs_do(two_link, results, tmp_path):
-    two_link.draw([r for r in results if r["case"].target == two_link.REACHABLE], tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "reachable-violation.png", "reachable-geometry.png",
-    }  # fmt: skip
-
-
-@pytest.mark.slow
 def test_the_solve_for_singular_positions_passes_the_fold_from_every_start(
     experiment, formulations
 ):

@@ -74,19 +74,6 @@ class Sleigh(jaxdae.System):
         v = jnp.array([along * cos - across * sin, along * sin + across * cos, turn])
         return State(jnp.array([0.0, 0.0, angle]), v)
 
-    def closed_form(self, t, along, turn):
-        """Speed along the edge, turn rate and angle turned, from `u' = a w^2` and the energy.
-
-        `u = h tanh s`, `w = h/k sech s`, `s = a h t / k^2 + s0`, with `k^2 = I/m + a^2` and
-        `h^2 = u^2 + k^2 w^2` (Caratheodory 1933).
-        """
-        k = np.sqrt(self.inertia / self.mass + self.arm**2)
-        h = np.hypot(along, k * turn)
-        s0 = np.arctanh(along / h)
-        s = self.arm * h * t / k**2 + s0
-        gudermann = 2 * (np.arctan(np.tanh(s / 2)) - np.arctan(np.tanh(s0 / 2)))
-        return h * np.tanh(s), h / k / np.cosh(s), k / self.arm * gudermann
-
 
 class Driven(jaxdae.System):
     """All terms at once, its velocity constraint affine.

@@ -34,10 +34,6 @@ from helpers.agreement import (
     UNCONSTRAINED,
 )
 from helpers.motions import Matrix, Motion
-from jaxdae import (
-    Hamiltonian,
-    SingularMassSolve,
-)
 from jaxdae.simulation.backends import BackendError
 
 # Both kinds of constraints, an actuator with a controller, both backends; more is slow.
@@ -98,12 +94,6 @@ def test_what_does_not_apply_is_refused(system, name, matrix):
     """Before any work, with the reason."""
     with pytest.raises(ValueError, match=REFUSED[system, name]):
         matrix.run(system, FORMULATIONS[name])
-
-
-def test_momenta_do_not_go_with_a_singular_mass():
-    """So there is no third solve of the Hamiltonian in the matrix."""
-    with pytest.raises(ValueError, match="Hamiltonian cannot use SingularMassSolve"):
-        Hamiltonian(solve=SingularMassSolve())
 
 
 @pytest.mark.parametrize(

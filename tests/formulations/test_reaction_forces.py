@@ -1,4 +1,4 @@
-"""Forces that depend on the multipliers: friction and creep against closed forms."""
+"""Forces that depend on the multipliers: friction against closed forms."""
 
 from typing import Any
 
@@ -100,32 +100,6 @@ class SlidingRod(jaxdae.System):
         return jnp.stack([drag, jnp.zeros_like(drag), drag * self.half * jnp.sin(q[2])])
 
 
-class CreepingWheel(jaxdae.System):
-    """A wheel on a road that it presses on by its weight; creep force `-stiffness N slip`."""
-
-    creep: float = 0.6
-    mass: float = 2.0
-    radius: float = 0.5
-    inertia: float = 0.3
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
-
-    def potential_energy(self, t, q):
-        del t
-        return self.mass * 9.81 * q[1]
-
-    def position_constraints(self, t, q):
-        del t
-        return q[1:2] - self.radius
-
-    def reaction_dependent_force(self, t, q, v, w, u, lam):
-        del t, q, w, u
-        pull = -self.creep * -lam[0] * (v[0] - self.radius * v[2])
-        return jnp.stack([pull, jnp.zeros_like(pull), -self.radius * pull])
-
-
 WIRE, WIRE_START = RoughWire(), State([0.8, 0.0], [0.0, 1.5])
 ROD = SlidingRod()
 
@@ -175,18 +149,6 @@ def test_derivatives_of_every_kind_are_those_of_the_statics():
         assert jax.jit(derivative(product))(0.4) == pytest.approx(first, rel=1e-12)
     second = jax.jit(jax.hessian(product))(0.4)
     assert second == pytest.approx(2 * scale * car.height, rel=1e-11)
-
-
-@pytest.mark.slow
-def test_creep_dies_out_at_the_rate_of_the_load():
-    """slip' = -creep m g (1/m + r^2/I) slip."""
-    wheel = CreepingWheel()
-    start = State([0.0, 0.5, 0.0], [2.0, 0.0, 1.0])
-    run = jaxdae.simulate(wheel, Multipliers(), start, t1=0.2, **OPTIONS)
-    slip = run.v[:, 0] - wheel.radius * run.v[:, 2]
-    rate = 0.6 * 2.0 * 9.81 * (1 / 2.0 + 0.5**2 / 0.3)
-    # Ten steps of RK4, (h rate)^5 / 120 each.
-    np.testing.assert_allclose(slip, 1.5 * np.exp(-rate * np.asarray(run.ts)), rtol=1e-3)
 
 
 def rod_state(angle, speed=1.0):

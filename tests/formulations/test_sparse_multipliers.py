@@ -1,7 +1,5 @@
 """`Multipliers(solve=SparseSolve())` at a cost that grows with the number of bodies."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,8 +7,8 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.formulations import find_sparsity, SparseSolve, Sparsity
-from jaxdae.formulations.sparsity import dependence
+from jaxdae.formulations import SparseSolve
+from jaxdae.formulations.sparse_solve import dependence, find_sparsity
 from jaxdae.models.chain import Chain
 from jaxdae.solvers import RK4
 
@@ -201,7 +199,6 @@ def test_sparsity_of_a_chain_is_its_bandwidth():
     np.testing.assert_array_equal(rows, columns)
     expected = [(i, j) for i in range(5) for j in range(10) if j // 2 in (i, i - 1)]
     assert list(map(tuple, pattern.jac.T.tolist())) == expected
-    assert repr(pattern) == "Sparsity(10 of 10x10, 18 of (5, 10))"
     assert find_sparsity(Chain.uniform(5), state_of(10, seed=1)) is pattern
 
 
@@ -242,36 +239,6 @@ def test_a_mass_matrix_that_couples_too_much_is_refused():
         formulation.check(Coupled(jnp.ones(16)), state)
 
 
-def test_declared_sparsity_is_used_and_checked():
-    system = Chain.uniform(2)
-    start = jaxdae.State(*system.straight(0.4))
-    jac = np.array([[1, 1, 0, 0], [1, 1, 1, 1]])
-    sparse = SparseSolve(Sparsity(np.eye(4), jac))
-    declared = jaxdae.Multipliers(STABILIZATION, sparse)
-    assert sparse.sparsity == find_sparsity(system, start)
-    assert hash(sparse.sparsity) == hash(find_sparsity(system, start))
-    assert left_out(declared, system, start) == ""
-    lacking = SparseSolve(Sparsity(np.eye(4), jac * [1, 1, 1, 0]))
-    short = jaxdae.Multipliers(STABILIZATION, lacking)
-    assert re.match(
-        r"the declared sparsity leaves out entries of the Jacobian: it misses \d",
-        left_out(short, system, start),
-    )
-    with pytest.raises(ValueError, match="leaves out entries of the Jacobian"):
-        jaxdae.simulate(system, short, start, t1=0.1, dt=0.01)
-    light = jaxdae.Multipliers(solve=SparseSolve(Sparsity(np.eye(3), np.zeros((0, 3)))))
-    missing = left_out(light, Coupled(jnp.full(2, 0.3)), state_of(3))
-    assert "leaves out entries of the mass matrix" in missing
-    with pytest.raises(ValueError, match=r"Jacobian \(2, 4\); the system has 3 constraints on 6"):
-        declared.check(Chain.uniform(3), state_of(6))
-    with pytest.raises(ValueError, match=r"patterns \(n, n\) .* got \(4, 4\) and \(2, 3\)"):
-        Sparsity(np.eye(4), np.ones((2, 3)))
-
-
-def left_out(formulation, system, state) -> str:
-    return formulation.examination.start(system, 0.0, state) or ""
-
-
 def test_it_is_a_way_to_solve_for_multipliers_alone():
     with pytest.raises(ValueError, match=r"Hamiltonian takes matrices .* use Multipliers"):
         jaxdae.Hamiltonian(solve=jaxdae.formulations.SparseSolve())  # pyright: ignore[reportArgumentType]
@@ -291,6 +258,6 @@ class Iterated(Coupled):
 
 
 @pytest.mark.slow
-def test_a_declaration_that_cannot_be_followed_asks_for_its_sparsity():
-    with pytest.raises(ValueError, match=r"cannot be found: while .*=Sparsity\(mass, jac\)"):
+def test_a_declaration_that_cannot_be_followed_is_refused():
+    with pytest.raises(ValueError, match=r"cannot be found: while .* Leave SparseSolve\(\) out"):
         find_sparsity(Iterated(jnp.ones(2)), state_of(3))

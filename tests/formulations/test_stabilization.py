@@ -114,7 +114,6 @@ def test_gains_as_lists_are_the_arrays_they_list():
 # what is built, and what the message must say
 BAD = [
     (lambda: Baumgarte(-1.0, 1.0), r"K_D must be positive definite, but has a value -1; give"),
-    (lambda: Baumgarte(1.0, jnp.array([2.0, 0.0])), r"K_P .* has a value 0; give positive numbers"),
     (
         lambda: Baumgarte(jnp.array([[1.0, 3.0], [3.0, 1.0]]), 1.0),
         r"K_D must be positive definite, but has an eigenvalue -2; give .*symmetric positive",
@@ -127,10 +126,7 @@ BAD = [
         lambda: Baumgarte(jnp.ones((2, 3)), 1.0),
         r"K_D has shape \(2, 3\); a gain matrix must be square",
     ),
-    (lambda: Baumgarte(jnp.ones((2, 2, 2)), 1.0), r"K_D has shape \(2, 2, 2\)"),
     (lambda: Baumgarte(1.0, jnp.nan), r"K_P is not finite: nan"),
-    (lambda: Baumgarte([20, -10], 1.0), r"K_D must be positive definite, but has a value -10"),
-    (lambda: Baumgarte(np.array([2 + 1j]), 1.0), r"K_D is complex: .*; gains are real"),
     (lambda: Baumgarte(1.0, 2 + 1j), r"K_P is complex: \(2\+1j\); gains are real"),  # pyright: ignore[reportArgumentType]
     (
         lambda: Baumgarte(1.0, 1.0, Gamma=-4.0),
@@ -142,7 +138,6 @@ BAD = [
         r"tau must be positive definite, but has a value 0",
     ),
     (lambda: LinearStabilization(-1.0, jnp.nan), r"K11 is not finite: nan"),
-    (lambda: Baumgarte.from_time_constant(1.0, -1.0), r"zeta must be positive definite"),
 ]
 
 
@@ -156,14 +151,10 @@ def test_inadmissible_gains_are_refused_when_built(build, message):
 # stabilization, and what the message must say, for one position and one velocity constraint
 UNFIT = [
     (Baumgarte(jnp.ones(2), 1.0, 1.0), r"K_D has shape \(2,\), which does not fit 1 position"),
-    (Baumgarte(1.0, jnp.eye(3), 1.0), r"K_P has shape \(3, 3\).*or a 1 x 1 matrix"),
     (Baumgarte(1.0, 1.0), r"1 velocity constraints, but Baumgarte has no gain.*give Gamma="),
     (Baumgarte(Gamma=1.0), r"1 position constraints, but Baumgarte lacks .*give K_D=… and K_P=…"),
-    (Baumgarte(K_D=1.0, Gamma=1.0), r"1 position constraints, but Baumgarte lacks a gain for them"),
     (Baumgarte(K_P=1.0, Gamma=1.0), r"1 position constraints, but Baumgarte lacks a gain for them"),
-    (Baumgarte(1.0, 1.0, jnp.ones(2)), r"Gamma has shape \(2,\).*1 velocity constraints"),
     (LinearStabilization(-1.0, -1.0), r"1 velocity constraints: LinearStabilization needs K22"),
-    (LinearStabilization(jnp.ones(2), -1.0, K22=-1.0), r"K10 has shape \(2,\)"),
     (
         LinearStabilization(-1.0, -1.0, K12=jnp.ones((2, 1)), K22=-1.0),
         r"K12 must be a matrix of shape \(1, 1\); got \(2, 1\)",

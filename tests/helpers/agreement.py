@@ -58,8 +58,8 @@ FORMULATIONS: dict[str, AbstractFormulation] = {
     "Hamiltonian": Hamiltonian(GAINS),
     "Hamiltonian, minimum norm": Hamiltonian(solve=MinimumNormSolve()),
     "velocity elimination": VelocityElimination(),
-    "null space, orthonormal": NullSpace(GAINS),
-    "null space, coordinate": NullSpace(basis="coordinate"),
+    "null space, stabilized": NullSpace(GAINS),
+    "null space": NullSpace(),
     "quasi-velocities": QuasiVelocities(),
     "quasi-velocities, stabilized": QuasiVelocities(stabilization=GAINS),
     # Longer than the step; the bound is far above every reaction here.
@@ -74,7 +74,7 @@ REGULAR_MASS = (
 )  # fmt: skip
 # The default solve of multipliers finds dependent constraints by itself.
 INDEPENDENT_CONSTRAINTS = (
-    "velocity elimination", "null space, orthonormal", "null space, coordinate", "quasi-velocities",
+    "velocity elimination", "null space, stabilized", "null space", "quasi-velocities",
     "quasi-velocities, stabilized", "realizing forces",
 )  # fmt: skip
 REFUSED: dict[tuple[str, str], str] = {

@@ -1,11 +1,13 @@
-"""Stored trajectories written out by hand: no run, no compiling."""
+"""Stored trajectories written out by hand, without a run; and short runs to be stored."""
 
 from typing import Any
 
 import numpy as np
 
-from jaxdae import Labels, Trajectory
-from jaxdae.results.about import About
+from jaxdae import Baumgarte, Labels, Multipliers, simulate, State, Trajectory
+from jaxdae.models import CartesianPendulum
+from jaxdae.results.stored import About
+from jaxdae.solvers import RK4
 
 LABELS = Labels(
     coordinates=("r", "angle"),
@@ -41,3 +43,11 @@ def stored(shape=(), *, rows=5, dtype="f8", ts=None, failed=(), **more) -> Any:
     arrays |= {f"{x}_state.{c}": arrays[c][..., 1, :] for c in "qvw" for x in ("final", "last")}
     about = About(model="Made up", labels=vars(LABELS), versions={"jaxdae": "0", "jax": "0"})
     return Trajectory.from_arrays(arrays | more, about)
+
+
+def released(length, angle=0.3, **how):
+    """Four steps of a pendulum let go at an angle; one of no known length fails at once."""
+    system = CartesianPendulum(length=length)
+    state = State(*system.released_from(angle))
+    formulation = Multipliers(Baumgarte(10.0, 25.0))
+    return simulate(system, formulation, state, t1=0.5, dt=0.125, solver=RK4(), **how)

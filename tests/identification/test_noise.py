@@ -1,4 +1,6 @@
-"""Noise levels that are not known, and what is said where they cannot be."""
+"""Noise levels that are not known, noise with a memory, and what is said of both."""
+
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +10,11 @@ import pytest
 import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, speed, START, TIMES
 from jaxdae.identification import Channel, Experiment, identify, least_squares, Measurement
+from jaxdae.identification.findings import autocorrelation
 
 DAMPING = 0.2
+LONG = np.linspace(0.05, 10.0, 200)
+BOTH = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}
 
 
 def velocity(ts, stiffness):
@@ -95,3 +100,42 @@ def test_of_several_fits_that_with_the_least_noise_is_kept(rng):
     guess = {"stiffness": jaxdae.tuning.Positive(12.0), "damping": DAMPING}
     result = fitted({"place": Measurement(values)}, guess, starts=4, spread=1.0)
     assert abs(result["stiffness"] - 4.0) < 4 * result.standard_error("stiffness") < 0.1
+
+
+def autoregressive(rng, rho: float) -> np.ndarray:
+    """Of unit variance, `e_(k+1) = rho e_k + sqrt(1 - rho^2) n_k`."""
+    e = rng.normal(size=LONG.size)
+    for k in range(1, e.size):
+        e[k] = rho * e[k - 1] + np.sqrt(1 - rho**2) * e[k]
+    return e
+
+
+def fitted_with(noise, sigma: float | None = 0.02, missing=()):
+    values = motion(LONG, 4.0, 0.2) + 0.02 * noise
+    values[list(missing)] = np.nan
+    experiment = Experiment(LONG, {"place": Measurement(values, sigma)}, START)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = identify(build, BOTH, experiment, channels=CHANNELS, dt=0.1)
+    return result, " ".join(str(x.message) for x in caught)
+
+
+@pytest.mark.parametrize("rho", [0.95, 0.6])
+def test_noise_with_a_memory_is_said_with_its_number_and_no_error_is_shrunk(rng, rho):
+    for sigma, missing in ((0.02, ()), (None, ()), (0.1, ()), (0.02, range(50, 90, 3))):
+        result, text = fitted_with(autoregressive(rng, rho), sigma, missing)
+        r, off = autocorrelation(result)["place"]
+        # A record of 200 samples knows it to 1 / sqrt(200), and the fit takes a little of it.
+        assert abs(r - rho) < 0.25
+        assert off > 4
+        assert f"'place' ({r:.2f})" in text
+        assert f"by a factor of about {np.sqrt((1 + r) / (1 - r)):.2g}" in text
+        assert "too large" not in text
+
+
+def test_independent_and_alternating_noise_is_not_said_to_have_a_memory(rng):
+    for rho in (0.0, 0.0, 0.0, -0.5, -0.9):
+        _, text = fitted_with(autoregressive(rng, rho))
+        assert "neighbouring samples" not in text
+    _, text = fitted_with(rng.normal(size=LONG.size), sigma=0.1)
+    assert "the standard errors are too large" in text

@@ -1,4 +1,4 @@
-"""Unknown starts, divided records, repetitions, and fits that were interrupted."""
+"""Unknown starts, divided records, repetitions."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,10 +16,7 @@ from jaxdae.identification import (
     repetitions,
     UnknownStart,
 )
-from jaxdae.identification.identify import _Checkpoint
 from jaxdae.models import CartesianPendulum
-from jaxdae.solvers import RK4
-from jaxdae.tuning import checkpoint, CheckpointError
 
 GUESS = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}
 NAMES = ("stiffness", "damping")
@@ -164,85 +161,3 @@ def test_estimates_are_within_two_standard_errors_in_95_percent_of_repetitions(g
 def test_repetitions_need_a_count():
     with pytest.raises(ValueError, match="count is 0, must be at least 1"):
         repetitions(None, 0)  # pyright: ignore[reportArgumentType]
-
-
-class InterruptedFitError(Exception):
-    """What stops a fit here."""
-
-
-def interrupted(monkeypatch, path, after):
-    """A fit that is killed after so many saves."""
-    saves = []
-    original = _Checkpoint.save
-
-    def save(self, now):
-        original(self, now)
-        saves.append(int(now.rounds))
-        if len(saves) == after:
-            raise InterruptedFitError
-
-    experiment = record(np.random.default_rng(2), given=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(_Checkpoint, "save", save)
-        with pytest.raises(InterruptedFitError):
-            fitted(experiment, checkpoint=path)
-    return saves
-
-
-def test_a_file_has_one_fit_at_a_time(tmp_path):
-    path = tmp_path / "fit.ckpt"
-    refusal = r"identify: another run writes the checkpoint .*fit\.ckpt \(process \d+ on"
-    with checkpoint.alone(path, "another"), pytest.raises(CheckpointError, match=refusal):
-        fitted(record(np.random.default_rng(2)), checkpoint=path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [3, 7])
-def test_an_interrupted_fit_goes_on_to_the_same_numbers(monkeypatch, tmp_path, after):
-    """In its first round, and in a later one of those that estimate the noise."""
-    path = tmp_path / "fit.ckpt"
-    saves = interrupted(monkeypatch, path, after)
-    assert (saves[-1] == 0) == (after == 3)
-    experiment = record(np.random.default_rng(2), given=False)
-    resumed = fitted(experiment, checkpoint=path, resume=True)
-    straight = fitted(experiment)
-    np.testing.assert_array_equal(resumed.values, straight.values)
-    assert resumed.steps == straight.steps
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_another_fit_is_refused(monkeypatch, tmp_path):
-    path = tmp_path / "fit.ckpt"
-    interrupted(monkeypatch, path, 2)
-    with pytest.raises(CheckpointError, match="it belongs to another run; data and settings"):
-        fitted(record(np.random.default_rng(3), given=False), checkpoint=path, resume=True)
-    with pytest.raises(FileExistsError, match="continue it with `resume=True`"):
-        fitted(record(np.random.default_rng(2)), checkpoint=path)
-    with pytest.raises(ValueError, match="contradict each other"):
-        fitted(record(np.random.default_rng(2)), checkpoint=path, resume=True, overwrite=True)
-    with pytest.raises(ValueError, match="need the file: give `checkpoint`"):
-        fitted(record(np.random.default_rng(2)), resume=True)
-
-
-def stiffer(p):
-    return build({**p, "stiffness": 1.01 * p["stiffness"]})
-
-
-OTHERS = {
-    "solver": ({"solver": RK4()}, "data and settings"),
-    "model": ({"build": stiffer}, "model and solver"),
-    "intervals": ({"intervals": 2}, "data and settings"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", OTHERS)
-def test_a_checkpoint_of_another_solver_or_model_is_refused(case, tmp_path):
-    path, (options, section) = tmp_path / "fit.ckpt", OTHERS[case]
-    experiment = record(np.random.default_rng(2))
-    call = {"build": build, "channels": CHANNELS, "dt": 0.1, "checkpoint": path}
-    guess = {"stiffness": jaxdae.tuning.Positive(3.0)}
-    with pytest.warns(RuntimeWarning, match="after all its steps"):
-        identify(params=guess, experiments=experiment, steps=1, **call)
-    with pytest.raises(CheckpointError, match=f"it belongs to another run; {section}"):
-        identify(params=guess, experiments=experiment, resume=True, **{**call, **options})

@@ -13,15 +13,9 @@ import jaxdae
 from helpers.rubbing_crank import rubbing_motion, RubbingCrank
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.identification import Channel, Experiment, Identification, identify, Measurement
-from jaxdae.identification.findings import (
-    Opening,
-    singular_passages,
-    SingularPassage,
-    warnings_of,
-)
+from jaxdae.identification.findings import Opening, singular_passages, SingularPassage
+from jaxdae.identification.fit import Model, raw_names_of, Readings, Settings
 from jaxdae.identification.preparation import prepared
-from jaxdae.identification.priors import raw_names_of
-from jaxdae.identification.runs import Model, Readings, Settings
 from jaxdae.models import SliderCrank
 from jaxdae.systems import State
 
@@ -118,41 +112,6 @@ def test_other_formulations_are_warned_of():
     assert "NullSpace may lose the branch or the energy" in one.refused
 
 
-def turned_back(one):
-    """As with a crank that is longer than the rod by next to nothing: it stops in line, and turns.
-
-    Both links then turn as one, `psi = theta - pi`, here for six rows.
-    """
-    (theta, psi, s), (omega, spin, rate) = one.q.T, one.v.T
-    after = theta > 0.5 * jnp.pi
-    row = jnp.minimum(jnp.arange(30), int(jnp.argmax(after)) + 5)
-    q = jnp.where(after, jnp.stack([jnp.pi - theta, psi, 0 * s]), one.q.T)
-    v = jnp.where(after, jnp.stack([-omega, spin, 0 * rate]), one.v.T)
-    held = jnp.where(row == jnp.arange(30), v, 0.0)
-    return jax.tree.map(lambda x: x[None], State(q.T[row], held.T, one.w))
-
-
-def test_a_sharp_turn_is_laid_to_the_length_that_makes_it():
-    params = {"crank_length": jaxdae.tuning.Positive(1.0 + 1e-6), "slider_mass": jnp.array(1.3)}
-    (one,) = passages(free, params, states=turned_back)
-    assert one.turned
-    theta = rubbing_motion(np.array(one.times))[0]
-    assert theta[0] < 0.5 * np.pi < theta[1]
-    assert [x.name for x in one.openings] == ["log crank_length"]
-
-
-@pytest.mark.parametrize("digit", [0.0, 1e-15, -1e-15])
-def test_round_off_of_a_turn_that_no_length_makes_is_no_distance(digit):
-    """Links that share their length keep the position, whatever the last digits of the run are."""
-
-    def states(one):
-        turned = turned_back(one)
-        return State(turned.q + digit, turned.v, turned.w)
-
-    equal = {"length": jaxdae.tuning.Positive(1.0), "damping": jnp.array(0.5)}
-    assert passages(tied, equal, states=states) == ()
-
-
 @pytest.mark.parametrize(
     ("controller", "fixed"), [(None, 0.01), (diffrax.PIDController(rtol=1e-8, atol=1e-8), None)]
 )
@@ -195,7 +154,7 @@ ONE = SingularPassage("1", (0.25,), 1e-5, None, None, (), ("loop y",))
 
 
 def said(fit: Identification, **changes) -> list[str]:
-    return warnings_of(dataclasses.replace(fit, **changes))
+    return [x.message for x in dataclasses.replace(fit, **changes).findings]
 
 
 @pytest.mark.slow
@@ -209,14 +168,9 @@ def test_cautions_say_what_has_no_derivative(fit):
     (text,) = said(fit, singular_passages=(ONE._replace(fixed=0.01),))
     assert "as near as 1e-05, with steps of 0.01 s" in text
     (text,) = said(fit, singular_passages=(ONE._replace(refused="the run passed 1 near"),))
-    assert text == "identify: the run of experiment 1 passed 1 near"
+    assert text == "the run of experiment 1 passed 1 near"
     (text,) = said(fit, singular_passages=(opened._replace(refused="the run passed 1 near."),))
-    assert text.startswith("identify: the run of experiment 1 passed 1 near. It passes singular")
+    assert text.startswith("the run of experiment 1 passed 1 near. It passes singular")
     assert said(fit, singular_passages=(ONE,)) == []
-    turned = opened._replace(turned=True, times=(0.24, 0.28))
-    assert said(fit, singular_passages=(turned,)) == []  # all is explained
-    _, text = said(fit, singular_passages=(turned,), stop_reason="steps")
-    assert "turns sharply between t = 0.24 and 0.28 s" in text
-    assert "would pass with another crank_length" in text
     (text,) = said(fit, standard_errors=fit.values * np.array([0.1, 300.0, 0.1]))
     assert f"the standard errors of {fit.names[1]} (3e+02) are so many times" in text

@@ -4,32 +4,30 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import lineax as lx
 import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from jaxdae.formulations.sparsity import color_columns
-from jaxdae.linalg.block_tree import multiply, solve_block_tree
+from jaxdae.formulations.sparse_solve import Columns
+from jaxdae.linalg.block_tree import connected_parts, solve_block_tree, tree_partition
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
 from jaxdae.linalg.sparse_saddle_point import add_up, sums, take
-from jaxdae.linalg.tree_partition import connected_parts, Tree, tree_partition
 
-# A forest in no particular order: two trees, one of them with a node of three children.
-FOREST = Tree((3, 3, -1, 5, 3, -1, 5, 2))
+# Two trees, one of them with a node of three children.
+FOREST = (4, 4, 3, 7, 6, 6, -1, -1)
 # One for each way to invert a block: written out, by a loop, by LAPACK.
 SIZES = [1, 2, 5, ELIMINATION_LIMIT + 1]
 
 
-def chain(size: int) -> Tree:
+def chain(size: int) -> tuple[int, ...]:
     """Each node the parent of the one before it."""
-    return Tree((*range(1, size), -1)[:size])
+    return (*range(1, size), -1)[:size]
 
 
 class Blocks(NamedTuple):
     """A matrix of blocks: `A_ii`, and `A_pi` of node i with its parent p."""
 
-    tree: Tree
+    tree: tuple[int, ...]
     diagonal: Any
     coupling: Any
 
@@ -42,8 +40,8 @@ def tridiagonal(diagonal, lower) -> Blocks:
 def random_operator(tree, size, dtype=np.float64, seed=0):
     """Positive definite because diagonally dominant; condition below ten."""
     rng = np.random.default_rng(seed)
-    coupling = rng.uniform(-1, 1, (tree.size, size, size))
-    diagonal = rng.uniform(-1, 1, (tree.size, size, size))
+    coupling = rng.uniform(-1, 1, (len(tree), size, size))
+    diagonal = rng.uniform(-1, 1, (len(tree), size, size))
     diagonal = (diagonal + diagonal.swapaxes(1, 2)) / 2 + 6 * size * np.eye(size)
     return Blocks(tree, jnp.asarray(diagonal, dtype), jnp.asarray(coupling, dtype))
 
@@ -52,7 +50,7 @@ def dense(operator):
     """The matrix, put together block by block."""
     n, b = operator.diagonal.shape[:2]
     matrix = np.zeros((n, b, n, b))
-    for i, p in enumerate(operator.tree.parents):
+    for i, p in enumerate(operator.tree):
         matrix[i, :, i] = operator.diagonal[i]
         if p >= 0:
             matrix[p, :, i] = operator.coupling[i]
@@ -79,26 +77,6 @@ def test_solution_is_that_of_the_dense_matrix(size, dtype):
     assert solution.dtype == dtype
     # Backward stable without pivoting, condition below ten; a hundred covers the sums.
     np.testing.assert_allclose(solution.ravel(), expected, rtol=0, atol=100 * np.finfo(dtype).eps)
-
-
-def test_products_are_those_of_the_dense_matrix():
-    operator = random_operator(FOREST, 3)
-    x = vector(operator)
-    # Sums of up to thirteen terms of order twenty.
-    np.testing.assert_allclose(
-        multiply(*operator, x).ravel(), dense(operator) @ x.ravel(), rtol=0, atol=1e-13
-    )
-
-
-def test_tridiagonal_operator_of_lineax_has_the_solution_of_lineax(rng):
-    off = jnp.asarray(rng.uniform(-1, 1, 6))
-    operator = lx.TridiagonalLinearOperator(jnp.full(7, 3.0), off, off)
-    rhs = jnp.asarray(rng.normal(size=7))
-    ours = solved(tridiagonal(jnp.full((7, 1, 1), 3.0), off[:, None, None]), rhs[:, None])
-    # Two backward stable solves, condition below five.
-    np.testing.assert_allclose(
-        ours.ravel(), lx.linear_solve(operator, rhs, lx.Tridiagonal()).value, atol=1e-14
-    )
 
 
 @pytest.mark.slow
@@ -176,21 +154,6 @@ def test_the_program_calls_no_library_and_does_not_grow_with_the_chain(size):
     assert found[1] < 1.5 * found[0]
 
 
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"node 1 of 2 has the parent 2, which is not there"):
-        Tree((-1, 2))
-    with pytest.raises(ValueError, match="parents of node 0 lead round a loop"):
-        Tree((1, 2, 0))
-
-
-def test_trees_are_eliminated_from_the_leaves():
-    place = np.argsort(FOREST.order)
-    assert all(p < 0 or place[i] < place[p] for i, p in enumerate(FOREST.parents))
-    assert Tree(FOREST.parents) == FOREST
-    assert hash(Tree(FOREST.parents)) == hash(FOREST)
-    assert chain(3) != FOREST
-
-
 def neighbours(n, pairs):
     near = [set() for _ in range(n)]
     for a, b in pairs:
@@ -209,7 +172,8 @@ def test_groups_form_a_tree_whatever_the_graph(edges, rng):
     for a in range(40):
         for b in near[a]:
             g, h = owner[a], owner[b]
-            assert g == h or tree.parents[g] == h or tree.parents[h] == g
+            assert g == h or tree[g] == h or tree[h] == g
+    assert all(p > i or p < 0 for i, p in enumerate(tree))
 
 
 def test_groups_are_as_small_as_the_graph_allows():
@@ -228,12 +192,11 @@ def test_parts_are_what_a_pattern_connects():
 
 
 def test_columns_of_one_colour_share_no_row(rng):
-    rows, columns = np.nonzero(rng.uniform(size=(30, 20)) < 0.15)
-    colors = color_columns(rows, columns, 20)
-    assert len({(r, colors[c]) for r, c in zip(rows, columns, strict=True)}) == rows.size
-    band = [(i, j) for i in range(50) for j in range(50) if abs(i - j) <= 2]
-    rows, columns = np.array(band).T
-    assert color_columns(rows, columns, 50).max() + 1 == 5
+    found = Columns.of(rng.uniform(size=(30, 20)) < 0.15)
+    colors = found.colors[found.columns]
+    assert len(set(zip(found.rows, colors, strict=True))) == found.rows.size
+    band = np.abs(np.subtract.outer(np.arange(50), np.arange(50))) <= 2
+    assert Columns.of(band).colors.max() + 1 == 5
 
 
 @pytest.mark.slow

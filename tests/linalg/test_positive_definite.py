@@ -9,7 +9,7 @@ from jax.test_util import check_grads
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, solve_positive_definite
 
 # Both branches: elimination, up to its limit, and Cholesky.
-SIZES = [1, 2, 7, ELIMINATION_LIMIT, ELIMINATION_LIMIT + 1]
+SIZES = [1, ELIMINATION_LIMIT, ELIMINATION_LIMIT + 1]
 
 
 def spd(n, seed=0, condition=1e2, dtype=np.float64):
@@ -24,7 +24,7 @@ def vector(*shape, seed=1, dtype=np.float64):
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("columns", [(), (1,), (3,)])
+@pytest.mark.parametrize("columns", [(), (3,)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_residual_is_at_round_off(n, columns, dtype):
     matrix, rhs = spd(n, dtype=dtype), vector(n, *columns, dtype=dtype)
@@ -59,14 +59,6 @@ def test_derivatives_of_both_modes_agree_with_differences_to_second_order(n, col
     check_grads(solve, (root, rhs), order=2, modes=["fwd", "rev"], eps=1e-4, atol=1e-5, rtol=1e-5)
 
 
-def test_the_derivative_is_that_of_the_solution():
-    matrix, d_matrix, rhs, d_rhs = spd(5), spd(5, seed=3), vector(5), vector(5, seed=4)
-    x, dx = jax.jvp(solve_positive_definite, (matrix, rhs), (d_matrix, d_rhs))
-    residual = matrix @ dx - (d_rhs - d_matrix @ x)
-    # Two solves at condition 1e2 with matrices of norm 1e2: 1e4 eps is 2e-12.
-    assert np.abs(residual).max() < 1e-11
-
-
 @pytest.mark.parametrize("n", [4, ELIMINATION_LIMIT + 1])
 def test_a_batch_gives_what_its_members_give(n):
     matrices = jnp.stack([spd(n, seed=s) for s in range(3)])
@@ -75,19 +67,6 @@ def test_a_batch_gives_what_its_members_give(n):
     single = jnp.stack([solve_positive_definite(a, b) for a, b in zip(matrices, rhs, strict=True)])
     # The order of sums may differ between the two programs: round-off times condition.
     np.testing.assert_allclose(batch, single, rtol=0, atol=1e-12)
-
-
-def test_reverse_mode_works_under_vmap_and_jit():
-    def total(matrix, rhs):
-        return jnp.sum(solve_positive_definite(matrix, rhs) ** 2)
-
-    matrices = jnp.stack([spd(3, seed=s) for s in range(2)])
-    rhs = vector(3)
-    gradient = jax.jit(jax.vmap(jax.grad(total, argnums=1), in_axes=(0, None)))(matrices, rhs)
-    for matrix, g in zip(matrices, gradient, strict=True):
-        x = np.linalg.solve(matrix, rhs)
-        # d(x.x)/db = 2 A^-1 x; condition 1e2 twice.
-        np.testing.assert_allclose(g, 2 * np.linalg.solve(matrix, x), rtol=1e-10)
 
 
 SINGULAR = {

@@ -9,9 +9,9 @@ from jaxdae.systems import evaluate
 _evaluate = jax.jit(evaluate)
 
 
-def solve_dynamics(system, t, q, v):
+def solve_dynamics(system, t, q, v, w=None, u=None):
     """Acceleration and multipliers from the saddle-point system, by numpy's dense solver."""
-    d = jax.tree.map(np.asarray, _evaluate(system, t, q, v))
+    d = jax.tree.map(np.asarray, _evaluate(system, t, q, v, w, u))
     n, c = d.mass.shape[0], d.jac.shape[0]
     matrix = np.block([[d.mass, d.jac.T], [d.jac, np.zeros((c, c))]])
     solution = np.linalg.solve(matrix, np.concatenate([d.force, -d.gamma]))
@@ -26,5 +26,5 @@ def dynamics():
 
 @pytest.fixture(scope="session")
 def saddle_point():
-    """Compiled acceleration and multipliers, `(system, t, q, v) -> (a, lam)`."""
+    """Compiled acceleration and multipliers, `(system, t, q, v, w, u) -> (a, lam)`."""
     return solve_dynamics

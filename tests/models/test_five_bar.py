@@ -82,21 +82,6 @@ def test_out_of_reach_is_refused_with_the_distance_and_marked_under_jit():
     assert np.isnan(jax.jit(SYSTEM.at_tip)(jnp.array([0.5, 0.8]))).any()
 
 
-def test_singular_positions_are_reported():
-    """A tip drawn outwards from its base straightens an arm; couplers in line lose the tip."""
-    still = at((0.1, 0.42), (0.0, 0.0)).q
-    assert SYSTEM.singularity_report([0.0, 1.0], jnp.stack([still, still])) is None
-    stretched = SYSTEM.at_tip(0.5999 * jnp.array([jnp.cos(1.4), jnp.sin(1.4)]))
-    text = SYSTEM.singularity_report([0.0, 1.0], jnp.stack([still, stretched]))
-    assert text is not None
-    assert "the left crank and its coupler come to" in text
-    assert "degrees of a line at 1 s" in text
-    passing = still.at[1].set(still[3] + np.pi + 0.1), still.at[1].set(still[3] + np.pi - 0.1)
-    text = SYSTEM.singularity_report([0.0, 0.5], jnp.stack(passing))
-    assert text is not None
-    assert "motors do not hold the tip, pass in line at t = 0 to 0.5 s" in text
-
-
 def test_inverse_dynamics_gives_back_the_torques_and_the_power_is_their_work():
     state, torques = at((0.15, 0.4), (0.3, -0.2)), jnp.array([0.8, -1.1])
     rate, lam = Multipliers().rate_and_multipliers(SYSTEM, 0.0, state, torques)

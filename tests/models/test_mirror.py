@@ -90,16 +90,3 @@ def test_the_program_motion_is_a_motion_under_its_voltage():
     for a, b in zip(jax.tree.leaves(field), jax.tree.leaves(rate), strict=True):
         # third derivatives of the angle, through divisions by l, m: ten digits remain
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_without_a_control_there_is_no_voltage():
-    state = MIRROR.program_state(0.0)
-    args = (0.0, state.q, state.v, state.w)
-    np.testing.assert_array_equal(
-        MIRROR.actuator_rate(*args, None), MIRROR.actuator_rate(*args, jnp.zeros(1))
-    )
-    # Compiled with another time they differ by round-off.
-    np.testing.assert_allclose(MIRROR.actuators(), state.w, rtol=1e-14)
-    assert MIRROR.labels().coordinate(0) == "phi"
-    assert all(reference.source for reference in MIRROR.references())

@@ -13,13 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxdae
 from jaxdae.models import MODELS
 from jaxdae.models.arm import Plane, SurfaceArm
 from jaxdae.models.ball_beam import BallBeam
-from jaxdae.models.chain import Chain
 from jaxdae.models.motor import ChargeDrive
-from jaxdae.runs import simulate
 
 # Sums and products of some ten numbers of size one.
 ROUND_OFF: Any = {"rtol": 1e-13, "atol": 1e-14}
@@ -288,20 +285,3 @@ def test_sections_of_the_ellipsoid_lie_on_it():
         np.testing.assert_allclose(jax.vmap(surface)(curve), 0.0, atol=1e-14)
     plane = SurfaceArm(Plane(offset=0.5))
     assert plane.points(T, jnp.arange(6.0)).outlines == {}
-
-
-def test_one_mass_on_a_chain_has_no_hidden_points():
-    points = Chain(lengths=[0.5], masses=[1.0]).points(0.0, jnp.array([0.3, -0.4]))
-    assert points.links == (("pivot", "end"),)
-
-
-@pytest.mark.slow
-def test_along_a_motion_the_loop_stays_closed_to_the_constraint_error():
-    """Gaps in the drawing of a run are its violation, row by row."""
-    system = model("four-bar")
-    start = jaxdae.State(*system.start())
-    run = simulate(system, MODELS["four-bar"].formulation(), start, t1=0.2, dt=0.02)
-    at = jax.vmap(system.points)(run.ts, run.q).places
-    gap = np.asarray(at["_coupler's end"] - at["rocker's pin"])
-    np.testing.assert_allclose(gap, run.violation.phi, atol=1e-15)
-    assert 1e-12 < np.abs(gap).max() < 1e-3  # of ten steps of 0.02 s

@@ -10,7 +10,6 @@ import pytest
 
 from helpers import batch_process
 from jaxdae.parallel import BatchError, map_batch, stack
-from jaxdae.parallel.batch import _chunks, _layout
 
 EPS = np.finfo(np.float64).eps
 
@@ -153,36 +152,6 @@ def test_a_member_waits_for_the_slowest_of_its_own_block_only():
     assert len(computed) == 4 * (1 + 50 + 1 + 1 + 1)
 
 
-def test_chunks_cover_what_is_missing_in_whole_blocks(rng):
-    for _ in range(100):
-        members, block, chunk = (int(x) for x in rng.integers(1, 40, size=3))
-        layout = _layout(members, block, chunk, None)
-        assert layout.chunk >= min(chunk, members)
-        assert layout.chunk % layout.block == 0
-        starts = np.arange(0, members, layout.block)
-        done = [(int(a), min(int(a) + layout.block, members)) for a in starts if rng.integers(2)]
-        chunks = _chunks(layout, done)
-        covered = np.zeros(members, int)
-        for start, stop in [*done, *chunks]:
-            assert start % layout.block == 0
-            assert 0 < stop - start <= max(layout.chunk, layout.block)
-            covered[start:stop] += 1
-        assert (covered == 1).all()
-
-
-def test_every_member_of_a_chunk_is_placed_once_and_blocks_are_dealt_evenly():
-    layout = _layout(90, 4, 40, None)
-    for count in (1, 3, 4):
-        mesh = type("Mesh", (), {"size": count})()
-        dealt = layout._replace(mesh=mesh)
-        places, counts = dealt.places(40), dealt.counts(40, 78)
-        assert counts.max() - counts.min() <= 1
-        used = np.concatenate([x[:n].ravel() for x, n in zip(places, counts, strict=True)])
-        assert sorted(set(used)) == list(range(40, 80))
-        assert len(used) == 40
-        np.testing.assert_array_equal(dealt.in_order([places], 40, 78)[0], np.arange(40, 78))
-
-
 def test_a_progress_bar_counts_members(capsys):
     map_batch(jnp.sin, np.arange(10.0), block_size=2, chunk_size=4, progress=True)
     assert "10/10" in capsys.readouterr().err
@@ -228,14 +197,12 @@ REFUSED = [
     ({"batch": (np.ones(3), np.array(1.0))}, r"batch\[1\] of shape \(\) has no axis 0 of members;"),
     ({"batch": np.ones(3), "in_axes": 1}, r"leaf batch of shape \(3,\) has no axis 1 of members"),
     ({"batch": {"mass": 1.0}}, "no array with an axis of members: there is nothing to map"),
-    ({"batch": np.ones((2, 3)), "in_axes": None}, "no array with an axis of members"),
     ({"batch": np.ones((0, 3))}, "the batch has 0 members; give one at least"),
     (
         {"batch": (np.ones(3),), "in_axes": (0, 0)},
         r"in_axes \(0, 0\) does not fit the b",
     ),
     ({"batch": np.ones(3), "block_size": 0}, "block_size is 0; give 1 at least"),
-    ({"batch": np.ones(3), "chunk_size": -2}, "chunk_size is -2; give 1 at least"),
     ({"batch": np.ones(3), "devices": []}, "devices is empty; give one at least, or None"),
 ]
 
@@ -248,9 +215,7 @@ def test_what_cannot_be_mapped_is_refused(arguments, message):
 
 WRONG_KINDS = [
     ({"in_axes": "first"}, "in_axes: 'first' is no axis; give an integer, or None"),
-    ({"in_axes": True}, "in_axes: True is no axis"),
     ({"chunk_size": 2.5}, "chunk_size is 2.5; give an integer, 1 at least"),
-    ({"block_size": True}, "block_size is True; give an integer"),
 ]
 
 
@@ -266,7 +231,6 @@ UNFIT_RESULTS = [
         r"result \['name'\]\[1\] of a member is 'text'; return arrays",
     ),
     (lambda _: jax.random.key(0), "of a member is of type key<fry>; return arrays of floats"),
-    (lambda x: x.astype(jnp.bfloat16), "is of type bfloat16; return arrays of floats"),
     (lambda _: None, "the function returns no array; return what you want to know"),
 ]
 

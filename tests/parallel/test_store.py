@@ -263,49 +263,17 @@ def edited(directory, edit):
     path.write_text(json.dumps(manifest))
 
 
-def entry(**changed):
-    return lambda manifest: manifest["results"]["sum"].update(changed)
+def renamed(manifest):
+    manifest["results"] = {"../../mine": manifest["results"]["sum"]}
 
 
-def without(*keys):
-    def edit(manifest):
-        table = manifest
-        for key in keys[:-1]:
-            table = table[key]
-        del table[keys[-1]]
-
-    return edit
-
-
-OUTSIDE = {"file": "../../mine.npy", "shape": [11], "dtype": "<f8"}
 CRAFTED = [
-    (entry(file="../../mine.npy"), r"file of the result 'sum' is '../../mine\.npy', not its name"),
-    (entry(file="/mine.npy"), "file of the result 'sum' is '/mine.npy', not its name and .npy"),
-    (entry(file="count.npy"), "file of the result 'sum' is 'count.npy', not its name"),
-    (entry(file="..\\..\\mine.npy"), "file of the result 'sum' is .*, not its name"),
-    (entry(file=7), "file of the result 'sum' is 7, not its name"),
-    (
-        lambda x: x["results"].update(
-            {"../../mine": x["results"]["sum"] | {"file": "../../mine.npy"}}
-        ),
-        r"file of the result '../../mine' is '../../mine\.npy', not its name",
-    ),
-    (entry(shape=[11, -2]), r"shape of the result 'sum' is \[11, -2\], not a list of integers"),
-    (entry(shape=[9, 2]), r"shape of the result 'sum' is \[9, 2\], not .* the number of members f"),
-    (entry(shape=11), "shape of the result 'sum' is 11, not a list"),
-    (entry(dtype="O"), "dtype of the result 'sum' is 'O', not a type of numbers"),
-    (entry(dtype="no"), "dtype of the result 'sum' is 'no', not a type of numbers"),
-    (lambda x: x.update(members=-11), "members is -11, not a positive integer"),
-    (lambda x: x.update(members=0), "members is 0, not a positive integer"),
-    (lambda x: x.update(members=True), "members is True, not a positive integer"),
-    (lambda x: x.update(results=[]), "results is list, not a table of names"),
-    (lambda x: x["results"].update(sum=1), "the result 'sum' is int, not a table of names"),
-    (without("members"), "it has no 'members'"),
-    (without("results"), "it has no 'results'"),
-    (without("fingerprint"), "it has no 'fingerprint'"),
-    (without("results", "sum", "file"), "the result 'sum' has no 'file'"),
-    (without("results", "sum", "dtype"), "the result 'sum' has no 'dtype'"),
-    (without("format"), "it has no 'format'"),
+    (renamed, r"manifest\.json is damaged \('\.\./\.\./mine' is no name of a result"),
+    (lambda x: x.update(members=-11), "damaged .members is -11, not a positive integer"),
+    (lambda x: x.update(members=True), "damaged .members is True, not a positive integer"),
+    (lambda x: x.update(results=7), "damaged"),
+    (lambda x: x.pop("fingerprint"), "damaged .'fingerprint'"),
+    (lambda x: x.pop("format"), "damaged .'format'"),
 ]
 
 
@@ -317,7 +285,7 @@ def test_a_crafted_manifest_is_refused_and_deletes_nothing(complete, edit, messa
     edited(complete, edit)
     before = sorted(complete.rglob("*"))
     for use in (run, load_batch, lambda path: run(path, overwrite=True)):
-        with pytest.raises(StoredBatchError, match=rf"manifest\.json is damaged \({message}"):
+        with pytest.raises(StoredBatchError, match=message):
             use(complete)
     assert mine.read_text() == "mine"
     assert sorted(complete.rglob("*")) == before
@@ -394,3 +362,77 @@ def test_a_directory_can_be_moved(complete, tmp_path):
     before = records(tmp_path / "elsewhere")
     run(tmp_path / "elsewhere")
     assert records(tmp_path / "elsewhere") == before
+
+
+PARTIAL = "q.npy.partial"
+
+
+@pytest.fixture
+def half(tmp_path):
+    """A batch of four members, of which the first two are recorded as finished."""
+    store = Store(tmp_path / "batch", {"members": 4}, {"q": jax.ShapeDtypeStruct((4, 2), float)})
+    store.open(overwrite=False)
+    store.write(0, 2, [np.ones((2, 2))])
+    return store
+
+
+def cut(directory):
+    os.truncate(directory / PARTIAL, (directory / PARTIAL).stat().st_size - 64)
+
+
+def archived(directory):
+    np.savez(directory / "q.npz", q=np.ones((4, 2)))
+    os.replace(directory / "q.npz", directory / PARTIAL)
+
+
+def piped(directory):
+    (directory / PARTIAL).unlink()
+    os.mkfifo(directory / PARTIAL)
+
+
+def too_large(directory):
+    content = (directory / PARTIAL).read_bytes()
+    (directory / PARTIAL).write_bytes(content.replace(b"(4, 2), ", b"(4611686018427387904, 8), "))
+
+
+@pytest.mark.parametrize("damage", [cut, archived, piped, too_large])
+def test_a_damaged_array_is_refused_before_it_is_continued(half, damage):
+    """A file that was cut short would be filled up with zeros, in members recorded as finished."""
+    damage(half.directory)
+    for use in (load_batch, lambda _: half.open(overwrite=False)):
+        with pytest.raises(StoredBatchError, match=r"q\.npy\.partial is missing or damaged \("):
+            use(half.directory)
+    assert half.open(overwrite=True) == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_manifest_that_is_no_file_is_refused_at_once(half, make):
+    manifest = half.directory / "manifest.json"
+    manifest.unlink()
+    make(manifest)
+    for use in (load_batch, lambda _: half.open(overwrite=True)):
+        with pytest.raises(StoredBatchError, match=r"it holds no batch \(no manifest\.json\)"):
+            use(half.directory)
+
+
+def test_records_that_are_a_link_are_deleted_as_one(half, tmp_path):
+    """What the link leads to stays."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "000000000-000000004").touch()
+    folder = half.directory / "finished"
+    os.rename(folder, tmp_path / "moved")
+    folder.symlink_to(tmp_path / "mine")
+    assert half.open(overwrite=True) == []
+    assert folder.is_dir()
+    assert not folder.is_symlink()
+    assert [x.name for x in (tmp_path / "mine").iterdir()] == ["000000000-000000004"]
+
+
+def test_a_directory_has_one_batch_at_a_time(half, tmp_path):
+    shapes = {"q": jax.ShapeDtypeStruct((4, 2), float)}
+    other = Store(tmp_path / "batch", {"members": 4}, shapes)
+    for overwrite in (False, True):
+        with pytest.raises(StoredBatchError, match=r"another call computes it \(process \d+ on"):
+            other.open(overwrite)
+    half.close()
+    assert other.open(overwrite=False) == [(0, 2)]

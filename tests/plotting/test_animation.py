@@ -1,8 +1,6 @@
 """Films: their frames, durations, formats, and what is refused."""
 
-import base64
 import io
-import json
 import re
 import shutil
 
@@ -40,25 +38,6 @@ def test_a_gif_lasts_as_long_as_the_motion_and_stays_at_its_end(tmp_path):
     assert np.asarray(image.convert("RGB"))[0, 0].tolist() == [255, 255, 255]
 
 
-def test_a_slow_film_has_more_frames(tmp_path):
-    run = turning_run()
-    slow = animate(run, tmp_path / "rod.gif", speed=0.5, **SMALL)
-    assert len(durations(slow)) == 9
-
-
-def test_a_page_holds_every_frame_and_nothing_from_outside(tmp_path):
-    path = animate(turning_run(), tmp_path / "rod.html", title="<rod> & wheel", **SMALL)
-    page = path.read_text()
-    assert "<title>&lt;rod&gt; &amp; wheel</title>" in page
-    urls = json.loads(re.findall(r"const frames = (\[.*?\])", page)[0])
-    images = [Image.open(io.BytesIO(base64.b64decode(x.split(",")[1]))) for x in urls]
-    assert [x.size for x in images] == [images[0].size] * 5
-    assert images[0].size[0] == 120
-    assert re.findall(r"https?://", page) == []
-    assert 'max="4"' in page
-    assert "delay = 500" in page
-
-
 def film(run, **more):
     frames = timing(0.0, float(run.ts[np.isfinite(run.ts)][-1]), fps=2.0, speed=None)
     return Film(run, frames, **{"names": True, "plane": None, "title": None, "width": 120} | more)
@@ -81,13 +60,6 @@ def test_frames_show_the_position_at_their_time_and_the_path_so_far():
     assert len(ax.get_children()) == count  # nothing of other frames stays
 
 
-def test_axes_stay_where_they_are_while_names_move():
-    shown = film(turning_run())
-    before = shown.scene.ax.get_position().bounds
-    shown.image(3)
-    assert shown.scene.ax.get_position().bounds == before
-
-
 def test_the_last_frame_of_a_failed_run_says_so():
     for system in (Turning(), Spiral()):
         shown = film(turning_run(system, failed=True), names=False)
@@ -95,14 +67,6 @@ def test_the_last_frame_of_a_failed_run_says_so():
         assert texts(shown.scene.ax) == []
         shown.show(len(shown) - 1)
         assert texts(shown.scene.ax) == ["failed after t = 1.5 s"]
-
-
-def test_films_in_space_and_projected():
-    run = turning_run(Spiral())
-    assert film(run).scene.ax.name == "3d"
-    flat = film(run, plane="xz")
-    assert flat.scene.ax.name == "rectilinear"
-    assert flat.image(1).size[0] == 120
 
 
 @pytest.mark.parametrize(
@@ -128,17 +92,6 @@ def test_a_film_of_a_run_backwards_in_time_begins_at_its_start():
     trail = next(x for x in shown.scene.ax.get_lines() if x.get_alpha() == 0.7)
     angles = np.arctan2(*np.asarray(trail.get_data())[::-1])
     np.testing.assert_allclose(angles[[0, -1]], [0.0, -np.pi / 2], atol=1e-15)
-
-
-def test_rates_are_those_that_a_gif_can_have():
-    """Thirty frames in a second are 33.3 ms each: three ticks of 10 ms, and the speed is kept."""
-    found = timing(0.0, 3.0, fps=30.0, speed=1.0)
-    assert found.delay == pytest.approx(0.03)
-    np.testing.assert_allclose(np.diff(found.ts), 0.03)
-    assert timing(0.0, 3.0, fps=50.0, speed=1.0).delay == pytest.approx(0.02)
-    # The last frame is the end, a shorter step after the one before.
-    assert timing(0.0, 1.03, fps=10.0, speed=1.0).ts[-2:] == pytest.approx([1.0, 1.03])
-    assert timing(2.0, 2.0, fps=10.0, speed=None).ts.tolist() == [2.0]
 
 
 def test_speeds_and_times_are_written():
@@ -174,9 +127,9 @@ def test_what_no_film_can_be_is_refused(tmp_path, more, message):
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("name", ["rod.avi", "rod", "rod.png"])
+@pytest.mark.parametrize("name", ["rod.avi", "rod", "rod.html"])
 def test_other_suffixes_are_refused(tmp_path, name):
-    with pytest.raises(ValueError, match=r"suffix must be one of \.gif, \.html, \.mp4\."):
+    with pytest.raises(ValueError, match=r"one of \.gif, \.mp4; a page \.html is"):
         animate(turning_run(), tmp_path / name)
 
 
@@ -194,12 +147,5 @@ def test_mp4_is_written_by_ffmpeg_or_says_that_it_is_missing(tmp_path, monkeypat
         path = animate(turning_run(), tmp_path / "rod.mp4", **SMALL)
         assert path.read_bytes()[4:8] == b"ftyp"
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(RuntimeError, match=r"rod\.mp4' needs the program ffmpeg, .* \.gif or"):
+    with pytest.raises(RuntimeError, match=r"rod\.mp4' needs the program ffmpeg, .* write \.gif"):
         animate(turning_run(), tmp_path / "rod.mp4")
-
-
-def test_progress_is_shown_when_asked_for(tmp_path, capfd):
-    animate(turning_run(), tmp_path / "rod.gif", **SMALL)
-    assert capfd.readouterr().err == ""
-    animate(turning_run(), tmp_path / "rod.gif", progress=True, **SMALL)
-    assert "rod.gif: 100%" in capfd.readouterr().err

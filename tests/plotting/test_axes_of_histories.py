@@ -58,15 +58,6 @@ def test_errors_of_a_constant_are_not_enlarged(size):
     assert moving.get_ylim() == before
 
 
-def test_axes_without_values_stay_as_they_are():
-    figure = Figure()
-    for ax, values in zip(figure.subplots(3), (np.zeros(5), np.full(5, np.nan), []), strict=True):
-        ax.plot(np.arange(len(values)), values)
-        before = ax.get_ylim()
-        style.show_constants(figure)
-        assert ax.get_ylim() == before
-
-
 @pytest.mark.parametrize(("count", "named"), [(8, 8), (10, 10), (37, 10)])
 def test_many_coordinates_have_names_as_far_as_there_is_room(count, named):
     """All of them up to ten; else as many at equal distances, the first and the last included."""

@@ -47,22 +47,6 @@ def test_bands_are_quantiles_over_the_members():
     assert ax.get_title(loc="left") == "21 members"
 
 
-def test_two_batch_axes_are_one_batch():
-    one, two = stored((6,)), stored((2, 3))
-    a, b = (drawn(run).axes[0] for run in (one, two))
-    np.testing.assert_array_equal(band(a, 0), band(b, 0))
-
-
-def test_last_values_are_counted():
-    """At t = 2, of 1, …, 40 times cos 2."""
-    run = stored((40,))
-    last = drawn(run).axes[1]
-    counts = [patch.get_width() for patch in last.patches]
-    assert sum(counts) == 40
-    assert last.get_ylabel() == "r [m] at the end"
-    assert last.patches[0].get_y() == pytest.approx(40 * np.cos(2.0))
-
-
 def test_failures_are_counted_and_marked():
     """They belong to the bands up to their failure, and not to the last values."""
     run = stored((21,), rows=9, failed=[18, 19, 20])
@@ -139,11 +123,6 @@ def test_all_quantities_of_a_few_members_have_room(recwarn):
     assert min(ax.get_window_extent().height for ax in figure.axes) > 1.2 * figure.get_dpi()
 
 
-def test_errors_that_are_all_zero_are_drawn():
-    run = stored((3,), phi=np.zeros((3, 5, 1)))
-    assert drawn(run, quantities=("phi",)).axes[1].get_ylim() == (-1.0, 1.0)
-
-
 def test_of_very_few_members_each_has_its_name():
     """Quantiles of two or three numbers would be their interpolation; no bands, no median."""
     run = stored((2, 2))
@@ -199,8 +178,7 @@ def test_too_many_rows_for_cubics_are_their_rows():
     run = stored((5,), rows=1001)
     ax = drawn(run).axes[0]
     np.testing.assert_array_equal(xy(ax, "median")[0], run.ts[0])
-    said = "5 members; straight lines between rows: 1001 of them"
-    assert ax.get_title(loc="left") == said
+    assert ax.get_title(loc="left") == "5 members; straight lines between rows"
 
 
 def test_violations_are_norms_on_logarithmic_axes():
@@ -219,14 +197,6 @@ def test_every_quantity_has_its_name_and_unit():
         "r [m]", "angle [rad]", "d(r)/dt [m/s]", "d(angle)/dt [rad/s]", "torque [N m]",
         "λ of rod", "λ of rolling", "energy E [J]", "‖φ‖",
     ]  # fmt: skip
-
-
-def test_values_that_blew_up_are_left_out():
-    """Above 1e30, where squares overflow; and the rows behind them."""
-    run = stored((3,))
-    run.q[1, 2] = 1e200
-    curve = np.asarray(drawn(run).axes[0].get_lines()[1].get_ydata())
-    assert np.flatnonzero(np.isfinite(curve)).tolist() == [*range(9)]
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,6 @@ def test_every_condition_has_both_levels_of_all_gains():
     assert [[x.get_text() for x in ax.texts] for ax in upper] == [[], ["fails: fast"]]
 
 
-def test_a_curve_leaves_one_that_coincides_in_sight():
-    same = {name: run(1.0) for name in ("first", "by theory", "tuned")}
-    lines = plot_levels({"h": same}).axes[0].get_lines()
-    assert [line.get_linestyle() for line in lines] == ["-", "-", "--"]
-
-
 def plane(cost):
     x, y = np.geomspace(0.1, 5, 4), np.geomspace(0.01, 10, 3)
     fine = np.geomspace(0.1, 5, 9), np.geomspace(0.01, 10, 8)

@@ -104,11 +104,6 @@ def test_paths_are_the_curves_of_the_points_with_start_and_end():
     np.testing.assert_allclose(np.concatenate(ends[0].get_data()), [-2.0, 0.0], atol=1e-15)
 
 
-def test_paths_of_chosen_points():
-    for points in ("same", ["same"]):
-        assert legend(plot_path(turning_run(), points=points).axes[0]) == ["path of same"]
-
-
 def test_a_mechanism_in_space_is_drawn_in_space_or_projected():
     run = turning_run(Spiral())
     (ax,) = plot_mechanism(run, title="spiral").axes
@@ -137,17 +132,6 @@ def test_a_failed_run_ends_where_it_failed(draw):
         assert "failed after t = 1.5 s" in texts(ax)
 
 
-def test_a_run_of_one_row_is_one_position():
-    run = turning_run(rows=1)
-    assert legend(plot_mechanism(run, times=1).axes[0])[-1] == "t = 0 s"
-
-
-def test_a_time_that_is_saved_twice_is_one_row():
-    run = turning_run(rows=3)
-    run.ts, run.q, run.v = (np.concatenate([x, x[-1:]]) for x in (run.ts, run.q, run.v))
-    np.testing.assert_array_equal(shapes.along(run).ts, shapes.along(turning_run(rows=3)).ts)
-
-
 def test_a_run_backwards_in_time_is_drawn_from_its_start(backwards):
     """A quarter turn back in each second; in between on its cubics, which are the rotation."""
     (ax,) = plot_mechanism(backwards, times=[0.0, -1.5, -1.0]).axes
@@ -162,13 +146,6 @@ def test_a_run_backwards_in_time_is_drawn_from_its_start(backwards):
     ts, angle = xy(plot_histories(backwards).axes[0], "angle")
     assert (ts[0], ts[-1], ts.size) == (0.0, -2.0, 33)
     np.testing.assert_allclose(angle, np.pi / 2 * ts, rtol=1e-14)
-
-
-def test_single_precision_and_a_system_of_other_parameters():
-    run = turning_run(Turning(length=4.0))
-    run.ts, run.q, run.v = (np.asarray(x, np.float32) for x in (run.ts, run.q, run.v))
-    x, y = xy(plot_mechanism(run, times=[1.0]).axes[0], "t = 1 s")
-    np.testing.assert_allclose((x[-1], y[-1]), [0.0, 4.0], atol=1e-6)  # of its 7 digits
 
 
 @pytest.mark.parametrize(

@@ -108,21 +108,6 @@ def test_a_system_without_points_has_its_histories_alone(read):
     assert {x.get("meta") for x in page.curves} == {"history", None}
 
 
-@pytest.mark.slow
-def test_a_page_of_a_run_backwards_in_time_begins_at_its_start(read):
-    run = turning_run()
-    run.ts, run.q = 0.0 - run.ts, 0.0 - run.q
-    page = read(run)
-    steps = page.layout["sliders"][0]["steps"]
-    assert (len(steps), steps[0]["label"], steps[75]["label"]) == (151, "0.00", "-1.00")
-    ends = page.frames[75]["data"][2]
-    assert (_numbers(ends["x"])[-1], _numbers(ends["y"])[-1]) == pytest.approx((0, -2), abs=1e-7)
-
-
-def test_a_run_of_one_row_is_a_page(read):
-    assert len(read(turning_run(rows=1)).frames) == 1
-
-
 def test_what_is_no_page_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"a page is a file \.html; got '.*rod\.gif'\."):
         save_page(turning_run(), tmp_path / "rod.gif")

@@ -13,6 +13,7 @@ from jaxdae.plotting import (
     plot_comparison,
     plot_energy,
     plot_histories,
+    plot_roots,
     plot_series,
     plot_tuning,
     plot_violation,
@@ -21,9 +22,6 @@ from jaxdae.plotting import (
 from jaxdae.plotting.style import power_of_ten
 
 NO_LABELS = SimpleNamespace(coordinates=(), units=(), constraints=(), constraint_units=())
-
-
-# Histories
 
 
 def test_histories_have_one_axes_per_quantity_and_unit():
@@ -37,14 +35,6 @@ def test_histories_have_one_axes_per_quantity_and_unit():
     assert [legend(ax) for ax in figure.axes] == [["r"], ["angle"], ["d(r)/dt"], ["d(angle)/dt"]]
     assert figure.axes[-1].get_xlabel() == "time t [s]"
     assert figure.get_suptitle() == "A beam"
-
-
-def test_histories_draw_the_values_of_the_trajectory():
-    run = stub()
-    figure = plot_histories(run)
-    ts, values = xy(figure.axes[3], "d(angle)/dt")
-    np.testing.assert_array_equal(ts[::8], TIMES)
-    np.testing.assert_allclose(values[::8], run.v[:, 1], atol=1e-14)
 
 
 def test_between_rows_histories_are_hermites_cubics():
@@ -84,12 +74,6 @@ def test_a_start_far_from_the_rest_does_not_take_the_logarithmic_axis(start, sai
     assert texts(ax) == [f"start {said} the axis: {start:.1e}"]
 
 
-def test_a_start_among_the_rest_is_drawn():
-    ax = plot_violation(stub(m=1)).axes[0]
-    assert texts(ax) == []
-    assert ax.get_ylim()[1] > 3.0
-
-
 def test_coordinates_without_labels_are_numbered_and_share_axes():
     figure = plot_histories(stub(labels=NO_LABELS), quantities=["q"])
     assert ylabels(figure) == ["coordinates q"]
@@ -102,12 +86,6 @@ def test_given_labels_replace_those_of_the_system():
     assert legend(figure.axes[0]) == ["x", "y"]
 
 
-def test_a_trajectory_without_a_system_can_be_drawn():
-    run = stub()
-    del run.system
-    assert legend(plot_histories(run, quantities=["q"]).axes[0]) == ["q1", "q2"]
-
-
 def test_multipliers_carry_the_names_of_their_constraints():
     assert legend(plot_histories(stub(), quantities=["multipliers"]).axes[0]) == ["rod", "rail"]
 
@@ -116,25 +94,6 @@ def test_multipliers_carry_the_names_of_their_constraints():
 def test_a_quantity_the_system_does_not_have_is_said_to_be_none(quantity):
     figure = plot_histories(stub(), quantities=[quantity])
     assert texts(figure.axes[0]) == ["none"]
-
-
-@pytest.mark.parametrize(
-    ("quantities", "named"), [(["q", "acceleration"], "acceleration"), ([], "")]
-)
-def test_an_unknown_quantity_is_refused(quantities, named):
-    with pytest.raises(ValueError, match=rf"cannot draw .*{named}.*choose from 'q', 'v'"):
-        plot_histories(stub(), quantities=quantities)
-
-
-def test_a_batch_is_refused_with_the_remedy():
-    run = stub()
-    run.ts = np.stack([TIMES, TIMES])
-    run.q = np.zeros((2, TIMES.size, 2))
-    with pytest.raises(ValueError, match=r"ts has shape \(2, 9\); pick one of the batch"):
-        plot_histories(run)
-
-
-# Failures
 
 
 def test_a_failed_run_ends_at_a_marked_time():
@@ -174,18 +133,6 @@ def test_each_failed_run_of_a_comparison_is_named():
         assert not any(entry.startswith("tuned: failed") for entry in entries)
 
 
-# Violation
-
-
-# Energy
-
-
-# Comparison
-
-
-# Tuning
-
-
 def test_tuning_shows_loss_and_gradient_norm_on_logarithmic_axes():
     history = {"loss": 2.0 ** -np.arange(6.0), "gradient_norm": 3.0 ** -np.arange(6.0)}
     figure = plot_tuning(history)
@@ -210,32 +157,8 @@ def test_steps_are_counted_in_whole_numbers_and_infinite_losses_leave_gaps():
     assert np.isfinite(ax.get_ylim()).all()
 
 
-def test_energy_without_its_parts_is_drawn_alone():
-    run = stub()
-    del run.kinetic_energy, run.potential_energy
-    assert legend(plot_energy(run).axes[0]) == ["total"]
-
-
-def test_no_step_skipped_leaves_no_mark():
-    history = SimpleNamespace(loss=np.ones(3), skipped=np.zeros(3, bool))
-    assert legend(plot_tuning(history).axes[0]) == ["loss"]
-
-
 def test_several_starts_have_a_line_each():
     assert legend(plot_tuning({"loss": np.ones((4, 2))}).axes[0]) == ["start 1", "start 2"]
-
-
-def test_a_loss_that_is_not_positive_is_drawn_on_a_linear_axis():
-    assert plot_tuning({"loss": [1.0, 0.0, -1.0]}).axes[0].get_yscale() == "linear"
-
-
-@pytest.mark.parametrize("history", [{}, {"loss": []}])
-def test_a_history_without_a_loss_is_refused(history):
-    with pytest.raises(ValueError, match="no loss to draw"):
-        plot_tuning(history)
-
-
-# General series
 
 
 def test_series_have_a_panel_each_with_its_scale():
@@ -261,39 +184,10 @@ def test_series_leave_out_rows_without_a_finite_time():
     np.testing.assert_array_equal(xy(ax, "r")[0], TIMES[TIMES <= FAILURE_TIME])
 
 
-def test_a_series_without_columns_is_said_to_be_none():
-    assert texts(plot_series(TIMES, {"w": np.zeros((TIMES.size, 0))}).axes[0]) == ["none"]
-
-
-def test_a_series_of_another_length_is_refused():
-    with pytest.raises(
-        ValueError, match=r"'a' has values of shape \(3,\) at times of shape \(9,\)"
-    ):
-        plot_series(TIMES, {"a": np.zeros(3)})
-
-
-def test_a_logarithmic_panel_must_exist():
-    with pytest.raises(ValueError, match=r"no panel is called \['b'\]; there are: \['a'\]"):
-        plot_series(TIMES, {"a": TIMES}, log=["b"])
-
-
-def test_series_need_a_panel():
-    with pytest.raises(ValueError, match="no panels to draw"):
-        plot_series(TIMES, {})
-
-
-# Files and global state
-
-
 def test_saving_makes_the_folders_and_the_suffix(tmp_path):
     path = save_figure(plot_energy(stub()), tmp_path / "new" / "folder" / "energy")
     assert path == tmp_path / "new" / "folder" / "energy.png"
     assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_saving_keeps_the_format_that_was_asked_for(tmp_path):
-    path = save_figure(plot_violation(stub(failed=True)), str(tmp_path / "violation.svg"))
-    assert "<svg" in path.read_text()
 
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone():
@@ -331,28 +225,11 @@ def test_ticks_of_logarithmic_axes_are_plain_text(value, text):
     assert power_of_ten(value) == text
 
 
-def test_a_logarithmic_axis_of_less_than_two_decades_has_ticks_between_the_powers_of_ten():
-    ax = plot_violation(stub(m=1)).axes[0]  # from 3 to 3 exp(-2)
-    low, high = ax.get_ylim()
-    assert sum(low <= x <= high for x in ax.yaxis.get_majorticklocs()) >= 3
-
-
 @pytest.mark.parametrize("loss", [[1.05e-2, 9.9e-3, 9.6e-3, 9.3e-3], [1.11, 1.16, 1.14, 1.05]])
 def test_a_loss_that_hardly_changes_has_ticks(loss):
     ax = plot_tuning({"loss": np.array(loss)}).axes[0]
     low, high = ax.get_ylim()
     assert sum(low <= x <= high for x in ax.yaxis.get_majorticklocs()) >= 3
-
-
-@pytest.mark.slow
-def test_a_saved_figure_has_the_size_asked_for_and_stays_as_it_was(tmp_path):
-    from PIL import Image
-
-    figure = plot_energy(stub())
-    before = figure.dpi, figure.canvas
-    with Image.open(save_figure(figure, tmp_path / "energy", dpi=50)) as picture:
-        assert picture.size == tuple(round(50 * x) for x in figure.get_size_inches())
-    assert (figure.dpi, figure.canvas) == before
 
 
 def test_the_energy_of_a_driven_run_less_the_work_is_drawn():
@@ -378,3 +255,38 @@ def test_the_first_change_after_the_start_does_not_take_the_axis():
     axis = plot_energy(run).axes[1]
     assert axis.get_ylim()[0] > 1e-7
     assert any("start below the axis" in text.get_text() for text in axis.texts)
+
+
+def test_every_root_is_drawn_where_it_lies():
+    sets = {"open": [0.5, -1 + 2j, -1 - 2j], "closed": [-1e4, -0.4]}
+    ax = plot_roots(sets, title="roots").axes[0]
+    for artist, (name, roots) in zip(ax.collections, sets.items(), strict=False):
+        assert artist.get_label() == name
+        np.testing.assert_allclose(np.asarray(artist.get_offsets()) @ [1, 1j], roots)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("symlog", "linear")
+    assert ax.get_xlabel() == "real part [1/s]"
+    assert ax.get_ylabel() == "imaginary part [1/s]"
+    assert ax.get_xlim()[1] > 0.5
+
+
+BATCH = SimpleNamespace(ts=np.stack([TIMES, TIMES]), q=np.zeros((2, TIMES.size, 2)))
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: plot_histories(stub(), quantities=["q", "x"]), "cannot draw .*x.*choose from 'q'"),
+        (lambda: plot_histories(stub(), quantities=[]), "cannot draw .*choose from 'q', 'v'"),
+        (lambda: plot_histories(BATCH), r"ts has shape \(2, 9\); pick one of the batch"),
+        (lambda: plot_violation({}), "mapping of trajectories is empty"),
+        (lambda: plot_tuning({"loss": []}), "no loss to draw"),
+        (lambda: plot_series(TIMES, {}), "no panels to draw"),
+        (lambda: plot_series(TIMES, {"a": np.zeros(3)}), r"shape \(3,\) at times of shape \(9,\)"),
+        (lambda: plot_series(TIMES, {"a": TIMES}, log=["b"]), r"no panel is called \['b'\]; there"),
+        (lambda: plot_roots({"none": []}), "no roots to draw"),
+        (lambda: plot_roots({"lost": [np.nan]}), "not finite"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw, message):
+    with pytest.raises(ValueError, match=message):
+        draw()

@@ -9,7 +9,7 @@ import jaxdae
 from helpers.figures import legend
 from jaxdae.models import MODELS
 from jaxdae.plotting import plot_histories
-from jaxdae.plotting.between_rows import at, rows_of
+from jaxdae.plotting.readout import at, moving
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def run():
 
 @pytest.mark.slow
 def test_singular_positions_are_marked_where_they_are_passed(run):
-    figure, rows = plot_histories(run), rows_of(run)
+    figure, rows = plot_histories(run), moving(run)
     assert rows is not None
     for ax in figure.axes:
         (mark,) = [x for x in ax.get_lines() if x.get_linestyle() == "--"]

@@ -3,15 +3,9 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from helpers.figures import legend, line, stub, texts, TIMES, xy, ylabels
-from jaxdae.plotting import (
-    plot_comparison,
-    plot_energy,
-    plot_histories,
-    plot_violation,
-)
+from jaxdae.plotting import plot_comparison, plot_energy, plot_violation
 
 
 def test_violation_is_drawn_on_logarithmic_axes_with_units():
@@ -27,11 +21,6 @@ def test_violation_of_one_run_shows_the_norm_and_each_constraint():
     np.testing.assert_allclose(xy(figure.axes[0], "norm")[1], 5 * np.exp(-TIMES), rtol=1e-15)
     np.testing.assert_allclose(xy(figure.axes[1], "norm")[1], 10 * np.exp(-2 * TIMES), rtol=1e-15)
     np.testing.assert_array_equal(xy(figure.axes[0], "rail")[1], 4 * np.exp(-TIMES))
-
-
-def test_violation_of_several_runs_shows_one_norm_each():
-    figure = plot_violation({"a": stub(), "b": stub(scale=0.1)})
-    assert legend(figure.axes[0]) == ["a (max 5.0e+00)", "b (max 5.0e-01)"]
 
 
 def test_a_norm_over_mixed_units_claims_none():
@@ -54,21 +43,10 @@ def test_a_system_without_constraints_gets_a_remark_instead_of_lines():
     assert [ax.get_lines()[:] for ax in figure.axes] == [[]]
 
 
-def test_the_rate_of_a_charge_is_a_current():
-    charge = SimpleNamespace(coordinates=("charge", "angle"), units=("C", "rad"))
-    figure = plot_histories(stub(), labels=charge, quantities=["v"])
-    assert ylabels(figure) == ["velocities v [A]", "velocities v [rad/s]"]
-
-
 def test_exact_zeros_are_left_out_and_said_to_be_zero():
     ax = plot_violation(stub(scale=0.0, m=1)).axes[0]
     assert legend(ax) == ["exactly zero"]
     assert np.isnan(xy(ax, "exactly zero")[1]).all()
-
-
-def test_an_empty_mapping_is_refused():
-    with pytest.raises(ValueError, match="mapping of trajectories is empty"):
-        plot_violation({})
 
 
 def test_energy_shows_its_parts_and_the_drift_on_a_logarithmic_axis():

@@ -8,30 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from helpers.stored_runs import stored
-from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory
-from jaxdae.models import CartesianPendulum
+from helpers.stored_runs import released, stored
+from jaxdae import Trajectory
 from jaxdae.plotting import plot_histories
 from jaxdae.results import readings
-from jaxdae.results.about import About
-from jaxdae.solvers import RK4
-
-
-def _release(length, **how):
-    system = CartesianPendulum(length=length)
-    state = State(*system.released_from(0.3))
-    formulation = Multipliers(Baumgarte(10.0, 25.0))
-    return simulate(system, formulation, state, t1=0.5, dt=0.125, solver=RK4(), **how)
+from jaxdae.results.stored import About
 
 
 @pytest.fixture(scope="module")
 def alone():
-    return _release(1.0)
+    return released(1.0)
 
 
 @pytest.fixture(scope="module")
 def batch():
-    release = lambda length: _release(length, throw=False)  # noqa: E731
+    release = lambda length: released(length, throw=False)  # noqa: E731
     return jax.vmap(release)(jnp.array([0.5, 1.5, jnp.nan])).varying("length")
 
 
@@ -116,11 +107,11 @@ def test_failed_members_are_named():
 
 def test_a_traced_run_has_shapes():
     text = "traced: 5 rows of x [m], y [m])"
-    assert repr(eqx.filter_eval_shape(_release, 1.0)).endswith(text)
+    assert repr(eqx.filter_eval_shape(released, 1.0)).endswith(text)
     said = []
 
     def inside(length):
-        said.append(repr(_release(length)))
+        said.append(repr(released(length)))
         return length
 
     jax.eval_shape(inside, 1.0)

@@ -7,21 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from helpers.stored_runs import stored
-from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory
-from jaxdae.models import CartesianPendulum
+from helpers.stored_runs import released, stored
+from jaxdae import Trajectory
 from jaxdae.plotting import plot_energy, plot_histories, plot_violation
-from jaxdae.results.naming import axis_labels
-from jaxdae.solvers import RK4
+from jaxdae.results.tables import axis_labels
 
 
 def _release(length, angle):
-    system = CartesianPendulum(length=length)
-    state = State(*system.released_from(angle))
-    formulation = Multipliers(Baumgarte(10.0, 25.0))
-    return simulate(
-        system, formulation, state, t1=0.5, dt=0.125, solver=RK4(), throw=False, work=True
-    )
+    return released(length, angle, throw=False, work=True)
 
 
 LENGTHS, ANGLES = np.array([0.5, 1.5]), np.array([0.3, 1.0, 2.0])
@@ -129,12 +122,9 @@ def test_values_under_a_transformation_are_carried_along():
     ("index", "error", "words"),
     [
         (3, IndexError, r"member 3 of a batch of 3 \(they count from 0\)"),
-        (-4, IndexError, "member -4 of a batch of 3"),
         ([0, 3], IndexError, "member 3 of a batch of 3"),
         ((0, 0), IndexError, r"2 indices for a batch of 1 axes, \(3,\)"),
         (True, TypeError, "chosen by an integer; got True"),
-        (1.0, TypeError, "chosen by an integer; got 1.0"),
-        ("q", TypeError, "chosen by an integer; got 'q'"),
         ((0.5,), TypeError, "chosen by an integer; got 0.5"),
         (np.ones(2, bool), TypeError, r"shape \(3,\) are chosen by integers, a slice, .* bool of"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.stored_runs import LABELS, stored
 from jaxdae import Labels, Trajectory
-from jaxdae.results.about import About, WORKS
+from jaxdae.results.stored import About, WORKS
 from jaxdae.results.tables import columns
 from jaxdae.systems import Power
 

@@ -9,7 +9,7 @@ from jax.scipy.linalg import cho_factor, cho_solve, lu_factor, lu_solve, solve_t
 
 from jaxdae.kernels import scalarize, UnsupportedOperationError
 from jaxdae.kernels.graph.elimination import order
-from jaxdae.linalg.columns import split_columns
+from jaxdae.linalg.held_rank import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import FullRankSolve
 

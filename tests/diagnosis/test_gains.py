@@ -1,4 +1,4 @@
-"""Gains outside the step limit of a fixed-step run are pointed out, others are not."""
+"""Gains outside the step limit of a run, and stabilizations with `Phi(., 0, 0) != 0`, are named."""
 
 import diffrax
 import jax
@@ -107,18 +107,18 @@ def test_simulate_warns_of_fixed_steps_only(led_point):
     assert jaxdae.simulate(system, Multipliers(FAST), system.start(), **run).success
 
 
+def _servo(system, state, rate):
+    gains = jaxdae.control.HurwitzGains.repeated(rate, 4)
+    return jaxdae.ServoConstraint(
+        system.program, gains, system=system, formulation=Multipliers(), sample=state, degrees=(4,)
+    )
+
+
 @pytest.mark.slow
 def test_servo_gains_are_judged_too():
     system = AdaptiveMirror()
     state = system.program_state(0.0)
-    law = jaxdae.ServoConstraint(
-        system.program,
-        jaxdae.control.HurwitzGains.repeated(100.0, 4),
-        system=system,
-        formulation=Multipliers(),
-        sample=state,
-        degrees=(4,),
-    )
+    law = _servo(system, state, 100.0)
     found = _told(system, Multipliers(), state, 0.05, diffrax.Euler(), law)
     assert "in the servo-constraint perturbation equations at the start" in found
     assert _told(system, Multipliers(), state, 0.01, diffrax.Euler(), law) == ""
@@ -131,14 +131,7 @@ def test_servo_gains_may_be_traced_alone():
     state = system.program_state(0.0)
 
     def last(rate):
-        law = jaxdae.ServoConstraint(
-            system.program,
-            jaxdae.control.HurwitzGains.repeated(rate, 4),
-            system=system,
-            formulation=Multipliers(),
-            sample=state,
-            degrees=(4,),
-        )
+        law = _servo(system, state, rate)
         start = jaxdae.State(state.q + 1e-3, state.v, state.w)
         run = jaxdae.simulate(
             system, Multipliers(), start, t1=0.1, dt=0.05, solver=RK4(), controller=law
@@ -214,3 +207,53 @@ def test_a_finite_constraint_mass_makes_the_gains_weaker(led_point):
     system, step = led_point(0.5), 0.0075
     assert "beyond the step limit" in _told(system, Multipliers(FAST), system.start(), step)
     assert _told(system, Penalty(1.0, FAST), system.start(), step) == ""
+
+
+FALLING = jaxdae.State([1.0, 0.0], [0.0, 0.0])
+
+
+def run(offset, formulation=Multipliers, **settings):
+    def law(t, q, v, phi, phi_dot):
+        return -25 * phi - 10 * phi_dot + offset(t, q, v)
+
+    return jaxdae.simulate(
+        CartesianPendulum(), formulation(law), FALLING, t1=1.0, dt=0.01, solver=RK4(), **settings
+    )
+
+
+FORMULATIONS = [
+    Multipliers,
+    lambda law: Penalty(1e3, law),
+    lambda law: AugmentedLagrangian(10.0, law, iterations=3),
+    Hamiltonian,
+    NullSpace,
+    lambda law: QuasiVelocities(stabilization=law),
+]
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+@pytest.mark.parametrize("t1", [1.0, -1.0])
+def test_a_constant_is_refused(formulation, t1):
+    def law(t, q, v, phi, phi_dot):
+        del t, q, v
+        return 1 - 25 * phi - 10 * phi_dot
+
+    with pytest.raises(ValueError, match=r"is 1 for residuals of zero, and must be zero there"):
+        jaxdae.simulate(CartesianPendulum(), formulation(law), FALLING, t1=t1)
+
+
+def test_what_depends_on_the_state_is_warned_of_at_the_start():
+    with pytest.warns(RuntimeWarning, match=r"is 0\.5 for residuals of zero.* at the start"):
+        made = run(lambda t, q, v: 0.5 * q[0])  # noqa: ARG005
+    # phi'' + 10 phi' + 25 phi = q0 / 2 with q0 of the order of one: up to 0.02.
+    assert 1e-3 < np.abs(made.violation.phi).max() < 0.02
+
+
+def test_what_vanishes_at_the_start_alone_is_warned_of_after_the_run():
+    with pytest.warns(RuntimeWarning, match=r"reaches \d.* at t = .* leaves the constraints"):
+        run(lambda t, q, v: 0.5 * q[1])  # noqa: ARG005
+
+
+def test_laws_that_vanish_are_not_warned_of():
+    made = run(lambda t, q, v: 0.0 * q[0])  # noqa: ARG005
+    assert np.abs(made.violation.phi).max() < 1e-4

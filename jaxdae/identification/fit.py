@@ -1,0 +1,414 @@
+"""What is fitted to what: runs in batches, what channels show of them, weighted residuals.
+
+All that is unknown is one vector: trained arrays of the parameters first, then the independent
+coordinates of starts that are estimated.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.identification.data import Prior
+from jaxdae.reprs import Module
+from jaxdae.results.trajectory import Trajectory
+from jaxdae.runs import prepare
+from jaxdae.simulation.run import run
+from jaxdae.systems import consistent_state, State, System
+from jaxdae.systems.calls import check_instance
+from jaxdae.tuning.parametrizations import (
+    HurwitzPolynomial,
+    Interval,
+    is_parametrization,
+    Positive,
+    PositiveDefinite,
+    resolve,
+)
+
+# Logits beyond this are of numbers in the first or last hundredth of their interval.
+_NEAR_BOUND = float(np.log(99.0))
+
+
+class Priors(NamedTuple):
+    """Priors of a fit: numbers of the estimated entries, their means and standard deviations."""
+
+    entries: np.ndarray
+    means: Float[Array, " k"]
+    sigmas: Float[Array, " k"]
+
+
+def priors_of(priors: Mapping[str, Prior] | None, names: Sequence[str]) -> Priors:
+    """Priors by the numbers of their parameters; `ValueError` for one of another name."""
+    priors = {} if priors is None else priors
+    if not isinstance(priors, Mapping):
+        raise TypeError(
+            f"identify: priors is a {type(priors).__name__}, must be by name, such as "
+            '{"mass": Prior(1.2, 0.1)}.'
+        )
+    for name, prior in priors.items():
+        if name not in names:
+            raise ValueError(
+                f"identify: there is a prior of {name!r}, but nothing of that name is estimated; "
+                f"there are: {', '.join(names)}."
+            )
+        if not isinstance(prior, Prior):
+            raise TypeError(
+                f"identify: the prior of {name!r} is a {type(prior).__name__}, must be "
+                "Prior(mean, sigma)."
+            )
+    dtype = jnp.result_type(float)
+    entries = np.array([names.index(name) for name in priors], int)
+    means, sigmas = ([getattr(p, x) for p in priors.values()] for x in ("mean", "sigma"))
+    return Priors(entries, jnp.asarray(means, dtype), jnp.asarray(sigmas, dtype))
+
+
+_WRITTEN_AS = {
+    Positive: "log",
+    Interval: "logit",
+    PositiveDefinite: "factor of",
+    HurwitzPolynomial: "factor of",
+}
+
+
+def names_of(params: PyTree) -> tuple[str, ...]:
+    """Names of the estimated numbers, such as `mass` or `stiffness[1]`, in the order of leaves."""
+    return tuple(
+        name
+        for path, x in _estimated(params)
+        for name in _entries(path, np.shape(x.value if is_parametrization(x) else x))
+    )
+
+
+def raw_names_of(params: PyTree) -> tuple[str, ...]:
+    """Names of the unconstrained numbers that they are written by, such as `log mass`."""
+    names = []
+    for path, x in _estimated(params):
+        how = f"{_WRITTEN_AS.get(type(x), 'raw')} " if is_parametrization(x) else ""
+        shape = x.raw.shape if is_parametrization(x) else np.shape(x)
+        names += [how + name for name in _entries(path, shape)]
+    return tuple(names)
+
+
+def values_of(params: PyTree) -> jax.Array:
+    """The estimated numbers themselves, in the order of their names."""
+    leaves = (x.value if is_parametrization(x) else x for _, x in _estimated(params))
+    return jnp.concatenate([jnp.ravel(x) for x in leaves])
+
+
+def _estimated(params: PyTree) -> list[tuple[Any, Any]]:
+    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_parametrization)
+    return [(path, x) for path, x in leaves if is_parametrization(x) or eqx.is_inexact_array(x)]
+
+
+def _entries(path: Any, shape: tuple[int, ...]) -> list[str]:
+    base = jax.tree_util.keystr(path, simple=True, separator=".") or "value"
+    return [f"{base}[{', '.join(map(str, i))}]" if shape else base for i in np.ndindex(shape)]
+
+
+class Settings(Module):
+    """How runs are simulated; as for `simulate`."""
+
+    dt: float | None
+    solver: diffrax.AbstractSolver | None
+    stepsize_controller: diffrax.AbstractStepSizeController | None
+    max_steps: int = eqx.field(static=True)
+    backend: Any = eqx.field(static=True)
+
+    @property
+    def fixed_step(self) -> float | None:
+        """Length of fixed steps; of adaptive ones `dt` is the first."""
+        asked = self.stepsize_controller
+        return self.dt if asked is None or isinstance(asked, diffrax.ConstantStepSize) else None
+
+
+class Runs(NamedTuple):
+    """How runs are made, with a leading axis of runs.
+
+    Args:
+        start: time where it starts [s], from `origin`.
+        end: where it ends [s].
+        samples: where the channels are read; the last is the end.
+        origin: what is added to these times; zero where system or input depends on time.
+        guess: state at the start; of starts that are functions of the system, what they give.
+        moves: from independent coordinates to changes of it.
+        prior: from these coordinates to what the guess's own noise makes of them.
+        given: controller and conditions.
+    """
+
+    start: Any
+    end: Any
+    samples: Any
+    origin: Any
+    guess: Any
+    moves: Any
+    prior: Any
+    given: Any
+
+
+class Batch(Module):
+    """Runs of one kind; every array has a leading axis of runs.
+
+    Args:
+        runs: how they are made.
+        values: samples, shape `(runs, channels, times)`; zero where there is none.
+        weights: one over the noise, zero where there is no sample.
+        channels: which channels these are.
+        function: the start as a function of the system, if it is one.
+        project: whether starts are brought onto the constraints.
+        members: experiment and interval of each run.
+        longest: start, end [s] and fixed step (or `None`) of the longest run, for what is decided
+            when a program is made.
+    """
+
+    runs: Runs
+    values: Float[Array, "runs channels times"]
+    weights: Float[Array, "runs channels times"]
+    channels: tuple[int, ...] = eqx.field(static=True)
+    function: Callable | None = eqx.field(static=True)
+    project: bool = eqx.field(static=True)
+    members: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    longest: tuple[float, float, float | None] = eqx.field(static=True)
+
+    def member(self, tree: Any, index: int) -> Any:
+        """One run of a tree; what is no array all runs share."""
+        return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, tree)
+
+
+class Readings(NamedTuple):
+    """What the model says of the runs of a batch.
+
+    Args:
+        values: of the channels, shape `(runs, channels, times)`; NaN where a run failed.
+        first: states at the starts.
+        states: at the samples.
+    """
+
+    values: Any
+    first: State
+    states: State
+
+
+class Model(Module):
+    """From parameters to what the channels show.
+
+    Args:
+        build: maps resolved parameters to `(system, formulation)` or `(…, controller)`.
+        channels: functions of a trajectory.
+        settings: how runs are simulated.
+    """
+
+    build: Callable
+    channels: tuple[Callable, ...]
+    settings: Settings
+
+    def parts(self, params, given) -> tuple[Any, Any, Any]:
+        """System, formulation, controller of a run."""
+        controller, conditions = given
+        made = self.build(params) if conditions is None else self.build(params, conditions)
+        if not isinstance(made, tuple) or len(made) not in (2, 3):
+            raise TypeError(
+                f"identify: build returned a {type(made).__name__}, must return (system, "
+                "formulation), or (system, formulation, controller)."
+            )
+        system, formulation, own = (*made, None)[:3]
+        check_instance("identify: build returned a system that", system, System, "a System first")
+        check_instance(
+            "identify: build returned a formulation that", formulation, AbstractFormulation,
+            "a formulation, such as jaxdae.Multipliers(), second",
+        )  # fmt: skip
+        if own is not None and controller is not None:
+            raise ValueError(
+                "identify: build returns a controller and an experiment has one as well; keep one."
+            )
+        return system, formulation, controller if own is None else own
+
+    def readings(self, params, batch: Batch, z: Float[Array, "runs d"]) -> Readings:
+        """Channels and states of all runs of a batch, whose starts have the coordinates `z`."""
+
+        def one(member: Runs, z):
+            parts = self.parts(params, member.given)
+            guess = member.guess if batch.function is None else batch.function(parts[0])
+            state = moved(guess, member.moves, z)
+            if batch.project:
+                state = consistent_state(parts[0], state.q, state.v, member.start, w=state.w)
+            trajectory = self._simulated(parts, state, member, batch.longest)
+            values = jnp.stack([_read(self.channels[c], trajectory) for c in batch.channels])
+            # Fixed steps may go on past the end of a run, and fail there.
+            values = jnp.where(jnp.isfinite(trajectory.ts), values, jnp.nan)
+            return Readings(values, state, trajectory.states)
+
+        return eqx.filter_vmap(one)(batch.runs, z)
+
+    def _simulated(self, parts, state: State, member: Runs, longest) -> Trajectory:
+        """One run at its own times, of which the program knows only how many they are."""
+        (system, formulation, controller), settings = parts, self.settings
+        t0, t1, dt = longest
+        ts = jnp.asarray(np.linspace(t0, t1, member.samples.shape[0]))
+        problem, method = prepare(
+            system, formulation, state, t0=t0, t1=t1, dt=dt,
+            solver=settings.solver, stepsize_controller=settings.stepsize_controller,
+            saveat=diffrax.SaveAt(ts=ts), controller=controller,
+            adjoint=diffrax.ForwardMode(), backend=settings.backend, progress=False, throw=False,
+            work=False, start_tolerance=None, max_steps=settings.max_steps,
+        )  # fmt: skip
+        cast = lambda x: jnp.asarray(x, state.q.dtype)  # noqa: E731
+        if problem.times.grid is None:
+            times = problem.times._replace(start=cast(member.start), end=cast(member.end))
+            problem = problem._replace(times=times)
+        saveat = eqx.tree_at(lambda s: s.subs.ts, method.saveat, cast(member.samples))
+        method = method._replace(saveat=saveat)
+        trajectory = Trajectory.of(problem, method, run(problem, method))
+        return eqx.tree_at(lambda x: x.ts, trajectory, trajectory.ts + cast(member.origin))
+
+
+def moved(guess: State, moves: Float[Array, "2n+k d"], z: Float[Array, " d"]) -> State:
+    """The state with independent coordinates `z`, before it is projected."""
+    n = guess.q.size
+    shift = jnp.asarray(moves, guess.q.dtype) @ z
+    return State(guess.q + shift[:n], guess.v + shift[n : 2 * n], guess.w + shift[2 * n :])
+
+
+def _read(channel: Callable, trajectory: Trajectory):
+    values = channel(trajectory)
+    shape = None if values is None else np.shape(values)
+    if shape != trajectory.ts.shape:
+        found = "is None" if shape is None else f"has shape {shape}"
+        raise ValueError(
+            f"identify: a channel's reading {found}, must have one number at each "
+            f"of the {trajectory.ts.size} times, such as lambda run: run.q[:, 0]."
+        )
+    return jnp.asarray(values)
+
+
+class Samples(NamedTuple):
+    """All that was measured.
+
+    Args:
+        channels: samples of each batch, shape `(runs, channels, times)`.
+        starts: of each batch what guesses say of `prior @ z`: zero, but in simulated data.
+        priors: of the parameters that have one.
+    """
+
+    channels: list[Any]
+    starts: list[Any]
+    priors: Any
+
+
+class Fit(Module):
+    """What is fitted to what.
+
+    Args:
+        model: from parameters to what channels show.
+        frozen: what of the parameters is not estimated.
+        like: what is, at first: trained arrays, and independent coordinates of starts by batch.
+        batches: the runs.
+        joints: pairs of runs of which one goes on where the other ends, numbered through all.
+        gaps: independent part of a difference of states at each joint.
+        priors: what is known of parameters beforehand.
+    """
+
+    model: Model
+    frozen: PyTree
+    like: PyTree
+    batches: tuple[Batch, ...]
+    joints: Any
+    gaps: Any
+    priors: Priors
+
+    def split(self, x: Float[Array, " p"]) -> tuple[PyTree, tuple]:
+        """Trained arrays, and coordinates of the starts for each batch."""
+        return ravel_pytree(self.like)[1](x)
+
+    def raw(self, x: Float[Array, " p"]) -> PyTree:
+        """Parameters with their parametrizations."""
+        return eqx.combine(self.split(x)[0], self.frozen)
+
+    def params(self, x: Float[Array, " p"]) -> PyTree:
+        """Resolved parameters."""
+        return resolve(self.raw(x))
+
+    def values(self, x: Float[Array, " p"]) -> Float[Array, " k"]:
+        """The estimated numbers."""
+        return values_of(self.raw(x))
+
+    def samples(self) -> Samples:
+        """What was measured."""
+        starts = [jnp.zeros(b.runs.prior.shape[:2]) for b in self.batches]
+        return Samples([b.values for b in self.batches], starts, self.priors.means)
+
+    def readings(self, x: Float[Array, " p"]) -> list[Readings]:
+        """What the model says of every batch."""
+        params, made = self.params(x), zip(self.batches, self.split(x)[1], strict=True)
+        return [self.model.readings(params, batch, z) for batch, z in made]
+
+    def residuals(
+        self, x: Float[Array, " p"], values: Samples, noise: Float[Array, " channels"], weight=1.0
+    ) -> Float[Array, " residuals"]:
+        """Differences of model and samples in units of the noise, those of starts, of priors, gaps.
+
+        Args:
+            x: unknowns.
+            values: what was measured.
+            noise: standard deviation of channels whose noise is not known, one for the others.
+            weight: of the gaps between intervals, in units of the motion's size.
+        """
+        starts, made, parts = self.split(x)[1], self.readings(x), []
+        for i, (batch, z, found) in enumerate(zip(self.batches, starts, made, strict=True)):
+            scale = noise[jnp.asarray(batch.channels)][:, None]
+            parts.append((found.values - values.channels[i]) * batch.weights / scale)
+            parts.append(jax.vmap(jnp.matmul)(batch.runs.prior, z) - values.starts[i])
+        expected = self.values(x)[self.priors.entries]
+        parts.append((expected - values.priors) / self.priors.sigmas)
+        parts.append(weight * self._gaps(made))  # last, so that they can be left out
+        return jnp.concatenate([p.ravel() for p in parts])
+
+    def _gaps(self, made: list[Readings]) -> Float[Array, "joints d"]:
+        """Gaps between the end of an interval and the start of the next."""
+        if not self.joints.shape[0]:
+            return jnp.zeros((0, 0))
+        rows = lambda s: jnp.concatenate([s.q, s.v, s.w], axis=-1)  # noqa: E731
+        ends = jnp.concatenate([rows(x.states)[:, -1] for x in made])
+        starts = jnp.concatenate([rows(x.first) for x in made])
+        before, after = self.joints.T
+        return jax.vmap(jnp.matmul)(self.gaps, ends[before] - starts[after])
+
+    @property
+    def gap_count(self) -> int:
+        """Number of the last residuals, which are gaps, and of the unknowns they determine."""
+        return self.gaps.shape[0] * self.gaps.shape[1]
+
+    @property
+    def node_entries(self) -> Bool[np.ndarray, " p"]:
+        """Which unknowns belong to the start of a later interval."""
+        trained, starts = self.like
+        parts = [np.zeros(x.size, bool) for x in jax.tree.leaves(trained)]
+        for batch, z in zip(self.batches, starts, strict=True):
+            parts.append(np.repeat([number > 0 for _, number in batch.members], z.shape[1]))
+        return np.concatenate(parts)
+
+    def units(self, x: np.ndarray) -> Float[np.ndarray, "*fits p"]:
+        """What a change of each unknown is small against: its value, where it has a unit.
+
+        Logarithms and other parametrizations, starts in their scales, and zeros have one.
+        """
+        plain = self._entries(lambda leaf: not is_parametrization(leaf))
+        return np.where(plain & (x != 0), np.abs(x), 1.0)
+
+    def outward(self, x: Float[np.ndarray, "*fits p"]) -> Float[np.ndarray, "*fits p"]:
+        """Signs of the changes that bring unknowns nearer to a bound they are near; else zero."""
+        near = self._entries(lambda leaf: isinstance(leaf, Interval)) & (np.abs(x) > _NEAR_BOUND)
+        return np.where(near, np.sign(x), 0.0)
+
+    def _entries(self, of_kind: Callable[[Any], bool]) -> Bool[np.ndarray, " p"]:
+        """Which unknowns belong to leaves of the parameters of a kind."""
+        trained, starts = self.like
+        leaves = jax.tree.leaves(trained, is_leaf=is_parametrization)
+        marks = [np.full(y.size, of_kind(x)) for x in leaves for y in jax.tree.leaves(x)]
+        return np.concatenate([*marks, *(np.zeros(z.size, bool) for z in starts)])

@@ -1,0 +1,445 @@
+"""Runs without their systems: all that is read of one, as arrays by name and words; and its file.
+
+    about       text in JSON: format, versions, model, labels, units, names and shapes of all arrays
+    ts, q, …    arrays, the axes of a batch first; times once where all batch members share them
+    drawing.…   positions of points, corners of outlines behind them, and their velocities
+    reached     of such a batch: which rows each member has come to
+
+`numpy.load(file)["q"]` reads one of them without this package. Nothing in a file is executed.
+"""
+
+import dataclasses
+import io
+import json
+import warnings
+import zipfile
+import zlib
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.control.base import ControlledSystem, ControllerOutput
+from jaxdae.diagnosis.failure import describe_failure
+from jaxdae.files import output_file, replace_file
+from jaxdae.results import readings
+from jaxdae.systems import Points, State
+from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.kinematics import along_motion
+from jaxdae.version import __version__
+
+# Fields of `Power`.
+WORKS = ("work.force", "work.dissipation", "work.constraint", "work.explicit")
+# Quantities that have a row for each time.
+ROWS = (
+    "ts", "q", "v", "w", "u", "multipliers", "phi", "phi_dot", "energy", "kinetic_energy",
+    "potential_energy", "coordinate_rates", *WORKS,
+)  # fmt: skip
+# Positions of points, and their velocities: rows as well.
+PLACES, RATES = "drawing.places", "drawing.rates"
+_PARTS = ("system", "formulation", "controller")
+# Of diffrax; codes that a later release adds are named by their number.
+SUCCESS = ("successful", "event_occurred")
+_RESULTS = (
+    "successful", "max_steps_reached", "singular", "breakdown", "stagnation", "conlim",
+    "nonfinite_input", "nonlinear_max_steps_reached", "nonlinear_divergence", "nonfinite",
+    "dt_min_reached", "event_occurred", "max_steps_rejected", "internal_error",
+)  # fmt: skip
+# Numbers of all positions and rates together: half a gigabyte.
+_MOST_VALUES = 2**26
+_JOINED = ("links", "lines", "bodies")
+_NAMED = ("trace", "fixed")
+_FORMAT, _VERSION, _SUFFIX = "jaxdae trajectory", 1, ".npz"
+# Of files that `save` does not write.
+_OTHERS = (
+    ".csv", ".nc", ".h5", ".zarr", ".parquet", ".json", ".xlsx", ".npy", ".mat", ".html", ".txt",
+)  # fmt: skip
+_NEEDED = ("ts", "q", "v", "w", "final_time", "result")
+_UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, EOFError, OverflowError, MemoryError, RuntimeError,
+    AttributeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What is said of a run.
+
+    Args:
+        model: class of the system.
+        formulation: class of the formulation.
+        settings: the formulation with what it was made of, as text.
+        controller: class of the controller, `None` without one.
+        backend: `"native"` or `"plain"`.
+        why_not_native: what kept the native backend from serving, or `None`.
+        labels: fields of `jaxdae.Labels` by name.
+        axes: names of the batch axes, as far as they have some.
+        stats: statistics that are no arrays.
+        failure: why a single run did not reach its end, in words.
+        left_out: parameters that are no arrays of numbers.
+        versions: releases of `jaxdae` and `jax` that made the run.
+        drawing: names of the points and what joins them, where the system declares points.
+    """
+
+    model: str = ""
+    formulation: str = ""
+    settings: str = ""
+    controller: str | None = None
+    backend: str = ""
+    why_not_native: str | None = None
+    labels: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    axes: tuple[str, ...] = ()
+    stats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    failure: str | None = None
+    left_out: tuple[str, ...] = ()
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    drawing: Mapping[str, Any] | None = None
+
+
+def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
+    """All that can be read of a run: arrays by name, and what is said of it.
+
+    Args:
+        run: a `Trajectory` of saved states, batches included.
+        drawn: whether with the positions of the points that its system declares.
+
+    Raises:
+        ValueError: inside a JAX transformation, or for a run that saved no states.
+    """
+    if not is_concrete(run):
+        raise ValueError(
+            "inside jax.jit, jax.vmap or jax.grad a trajectory has no numbers yet: return it, and "
+            "save or export what the transformed function returns."
+        )
+    read = jax.device_get(_read(run))
+    plain, left_out = parameters(run)
+    read |= {f"parameters.{name}": x for name, x in plain.items()}
+    arrays = {name: np.asarray(x) for name, x in read.items()}
+    about, drawing = _about(run, left_out), drawing_of(run) if drawn else None
+    if drawing is not None:
+        arrays |= {PLACES: drawing.places, RATES: drawing.rates}
+        about = dataclasses.replace(about, drawing=drawing.words)
+    return arrays, about
+
+
+def _read(run) -> dict[str, Any]:
+    """Arrays by name, some of them still on the device."""
+    rows = readings.read_rows(run, readings.everything)
+    end, last = run.final_state, run.last_state
+    results = {
+        "ts": run.ts, **named("u", rows.pop("u")), **rows, "final_time": run.final_time,
+        "final_state.q": end.q, "final_state.v": end.v, "final_state.w": end.w,
+        "last_state.q": last.q, "last_state.v": last.v, "last_state.w": last.w,
+        "result": result_names(run.result_code),
+    }  # fmt: skip
+    if run.work_integrals is not None:
+        results |= dict(zip(WORKS, run.work_integrals, strict=True))
+    if run.held_rank is not None:
+        results["held_rank"] = run.held_rank
+    varied = {} if run.varied is None else run.varied.values
+    results |= {f"varied.{name}": x for name, x in varied.items()}
+    return results | {f"stats.{k}": x for k, x in run.stats.items() if eqx.is_array(x)}
+
+
+def named(head: str, tree: Any) -> dict[str, Any]:
+    """Leaves of a pytree by their places in it, behind a name; a single leaf has that name."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    text = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
+    return {f"{head}.{text(path)}" if path else head: x for path, x in leaves}
+
+
+def result_names(result) -> np.ndarray:
+    """Names of diffrax's result codes, of the shape of the batch."""
+    known = {int(jax.tree.leaves(getattr(diffrax.RESULTS, x))[0]): x for x in _RESULTS}
+    codes = np.asarray(jax.tree.leaves(result)[0])
+    names = [known.get(code, f"result {code}") for code in np.ravel(codes).tolist()]
+    return np.array(names, dtype="U32").reshape(codes.shape)
+
+
+def results_of(names: np.ndarray) -> Any:
+    """Diffrax's result codes of such names."""
+    items = [getattr(diffrax.RESULTS, name) for name in np.ravel(names).tolist()]
+    return jax.tree.map(lambda *x: np.stack(x).reshape(names.shape), *items)
+
+
+def state(*parts) -> State:
+    """A state without JAX's conversion, which knows no double precision unless it is set so."""
+    empty = State(np.zeros(0), np.zeros(0))
+    return jax.tree.unflatten(jax.tree.structure(empty), parts)
+
+
+def parameters(run) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Arrays of numbers of system, formulation and controller, and names of other arrays."""
+    leaves = {}
+    for part, tree in zip(_PARTS, run.arrays, strict=True):
+        leaves |= named(part, tree)
+    plain = {name: x for name, x in leaves.items() if _is_plain(x)}
+    return plain, tuple(name for name in leaves if name not in plain)
+
+
+def check_parameters(run: Any, system: Any) -> None:
+    """See that a system has the parameters that were stored, as far as it has their names.
+
+    Raises:
+        ValueError: naming the first that differs, and both values.
+    """
+    known = run.parameters
+    for name, x in named("system", system).items():
+        if name not in known or not eqx.is_array_like(x):
+            continue
+        here, there = np.asarray(x), known[name]
+        if here.shape == there.shape and np.array_equal(
+            here.astype(there.dtype), there, equal_nan=there.dtype.kind == "f"
+        ):
+            continue
+        remedy = "choose a member first, run[i]" if run.batch_shape else "make one that agrees"
+        raise ValueError(f"{name} is {here} here, and {there} in the stored run; {remedy}.")
+
+
+def _is_plain(x) -> bool:
+    """Whether files of NumPy have a type for an array: keys of random numbers have none."""
+    extended = jax.numpy.issubdtype(x.dtype, jax.dtypes.extended)
+    return not extended and np.dtype(x.dtype).kind in "biufc"
+
+
+def _about(run, left_out: tuple[str, ...]) -> About:
+    system, formulation, controller = run.system, run.formulation, run.controller
+    system = system.inner if isinstance(system, ControlledSystem) else system
+    inner = controller.controller if isinstance(controller, ControllerOutput) else controller
+    labels = run.labels
+    failed = run.final_time.ndim == 0 and not bool(run.success)
+    return About(
+        model=type(system).__name__,
+        formulation=type(formulation).__name__,
+        settings=repr(formulation),
+        controller=None if inner is None else getattr(inner, "__name__", type(inner).__name__),
+        backend=run.backend,
+        why_not_native=run.why_not_native,
+        labels={x.name: getattr(labels, x.name) for x in dataclasses.fields(labels)},
+        axes=() if run.varied is None else run.varied.axes,
+        stats={name: x for name, x in run.stats.items() if not eqx.is_array(x)},
+        failure=describe_failure(run) if failed else None,
+        left_out=left_out,
+        versions={"jaxdae": __version__, "jax": version("jax")},
+    )
+
+
+class Drawing(NamedTuple):
+    """Positions of points and corners of outlines at the rows of a run, one behind the other.
+
+    Args:
+        places: shape `(*batch, times, k, d)` [m].
+        rates: their velocities, of the same shape.
+        words: their names, how many corners an outline has, and what is joined, as JSON has it.
+    """
+
+    places: np.ndarray
+    rates: np.ndarray
+    words: dict[str, Any]
+
+
+def drawing_of(run: Any) -> Drawing | None:
+    """The drawing of a run at its saved rows; `None` where its system declares none.
+
+    Warns:
+        RuntimeWarning: where `System.points` fails, or positions would fill too much of memory.
+    """
+    try:
+        points, rates = jax.device_get(readings.at_rows(run, _points_and_rates))
+    except Exception as error:  # of a user's method, after a run that may have taken hours
+        name = type(run.system).__name__
+        _warn(f"{name}.points failed ({type(error).__name__}: {error})")
+        return None
+    if points is None:
+        return None
+    if not isinstance(points, Points):
+        _warn(f"{type(run.system).__name__}.points returned {type(points).__name__}")
+        return None
+    values = 2 * sum(np.size(x) for x in jax.tree.leaves(points))
+    if values > _MOST_VALUES:
+        _warn(f"positions and their rates are {values} numbers, more than {_MOST_VALUES}")
+        return None
+    rows = run.ts.ndim
+    return Drawing(_joined(points, rows), _joined(rates, rows), _words(points))
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(
+        f"{reason}: the run is stored without a drawing of its mechanism; draw it with "
+        "run.with_system(system).",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _points_and_rates(run: Any, t, y):
+    """Positions and their velocities, as two trees of one structure; `(None, None)` for none."""
+    state, system = readings.state_of(run, t, y), run.system
+    # Constants among places may be integers, which have no rates.
+    in_floats = lambda tree, q: jax.tree.map(lambda x: jnp.asarray(x, q.dtype), tree)  # noqa: E731
+    points = lambda t, q: in_floats(system.points(t, q), q)  # noqa: E731
+    return jax.jvp(points, (t, state.q), along_motion(system, t, state.q, state.v))
+
+
+def _joined(points: Points, rows: int) -> np.ndarray:
+    places = [np.expand_dims(x, rows) for x in points.places.values()]
+    return np.concatenate([*places, *points.outlines.values()], axis=rows)
+
+
+def _words(points: Points) -> dict[str, Any]:
+    joined = {name: [list(x) for x in getattr(points, name)] for name in _JOINED}
+    named = {name: list(getattr(points, name)) for name in _NAMED}
+    return {
+        "places": list(points.places),
+        "outlines": {name: int(x.shape[-2]) for name, x in points.outlines.items()},
+        "unit": points.unit,
+        **joined,
+        **named,
+    }
+
+
+def points_of(places: np.ndarray, words: Mapping[str, Any]) -> Points:
+    """The points of a drawing again, from positions of shape `(..., k, d)` and its words."""
+    names = words["places"]
+    by_name = {name: places[..., i, :] for i, name in enumerate(names)}
+    ends = np.cumsum([len(names), *words["outlines"].values()])
+    parts = np.split(places, ends, axis=-2)[1:-1]
+    outlines = dict(zip(words["outlines"], parts, strict=True))
+    joined = {name: tuple(map(tuple, words[name])) for name in _JOINED}
+    named = {name: tuple(words[name]) for name in _NAMED}
+    # One position first, for the checks of names: arrays with rows are put in afterwards.
+    first = {name: np.zeros(places.shape[-1]) for name in names}
+    parts_of: Any = {**joined, **named}
+    points = Points(first, unit=words["unit"], **parts_of)  # pyright: ignore[reportArgumentType]
+    return eqx.tree_at(lambda x: (x.places, x.outlines), points, (by_name, outlines))
+
+
+class TrajectoryFileError(ValueError):
+    """A file holds no trajectory, a damaged one, or one of a later format."""
+
+
+def with_suffix(path: str | Path) -> Path:
+    """The name of a file of NumPy's format: `.npz` behind a name that does not end so."""
+    path = Path(path)
+    return path if path.suffix.lower() == _SUFFIX else path.with_name(path.name + _SUFFIX)
+
+
+def write(known: Mapping[str, np.ndarray], about: About, path: str | Path) -> Path:
+    """Write a trajectory, for `Trajectory.save`; `ValueError` for arrays that do not fit."""
+    _check_shapes({name: np.shape(x) for name, x in known.items()})
+    if Path(path).suffix.lower() in _OTHERS:
+        raise ValueError(
+            f"save writes {_SUFFIX} files, not {str(path)!r}; other kinds are written by "
+            "run.to_csv(path), run.to_dataframe() and run.to_xarray()."
+        )
+    path = output_file(with_suffix(output_file(path, f"run{_SUFFIX}")), f"run{_SUFFIX}")
+    arrays = dict(known)
+    shared = shared_times(arrays["ts"])
+    if shared is not None:
+        arrays["ts"], arrays["reached"] = shared
+    words = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        **dataclasses.asdict(about),
+        "arrays": {name: [x.dtype.str, list(x.shape)] for name, x in arrays.items()},
+    }
+    content = io.BytesIO()
+    text = np.array(json.dumps(words, ensure_ascii=False, default=str))
+    np.savez(content, allow_pickle=False, **{"about": text, **arrays})
+    replace_file(path, content.getvalue())
+    return path
+
+
+def shared_times(ts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Times of all members of a batch, and which rows each has come to.
+
+    `None` for a single run, and where members have different times.
+    """
+    ts = np.asarray(ts)
+    if ts.ndim < 2 or ts.size == 0:
+        return None
+    reached = np.isfinite(ts)
+    axes = tuple(range(ts.ndim - 1))
+    times = np.min(ts, axis=axes)  # inf where no member has come to
+    same = np.where(reached, times, np.asarray(np.inf, ts.dtype))
+    return (times, reached) if same.tobytes() == ts.tobytes() else None
+
+
+def read(path: str | Path) -> tuple[dict[str, np.ndarray], About]:
+    """The arrays of a trajectory that `write` has written, and what is said of it.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        TrajectoryFileError: if it holds something else, is damaged, or is of a later format.
+    """
+    asked = Path(path).expanduser()
+    # The folder "." has no name that a suffix could be put behind.
+    path = asked if asked.is_file() or not asked.name else with_suffix(asked)
+    if not path.is_file():
+        hint = f" {asked} is a folder: name a file in it." if asked.is_dir() else ""
+        raise FileNotFoundError(f"there is no file {path}.{hint}")
+    try:
+        # NumPy alone says so in words that not everybody knows.
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is not an archive of arrays")
+        with np.load(path, allow_pickle=False) as file:
+            about: Any = json.loads(str(file["about"])) if "about" in file else None
+            if not isinstance(about, dict) or about.get("format") != _FORMAT:
+                raise _error(path, "holds no trajectory; give one that Trajectory.save has written")
+            if int(about["version"]) > _VERSION:
+                release = about.get("versions", {}).get("jaxdae", "a later release")
+                raise _error(
+                    path,
+                    f"was written by jaxdae {release} in format {about['version']}, and this "
+                    f"release reads formats up to {_VERSION}; update jaxdae",
+                )
+            arrays = {name: file[name] for name in about["arrays"]}
+        return _checked(about, arrays)
+    except TrajectoryFileError:
+        raise
+    except _UNREADABLE as reason:
+        # A file cut short has lost the table of contents by which a ZIP archive is known.
+        text = f"holds no trajectory, or a damaged one ({reason}); save it again"
+        raise _error(path, text) from reason
+
+
+def _checked(about: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, np.ndarray], About]:
+    """Arrays and words of a file, which have the types and shapes that are declared, and fit."""
+    for name, (dtype, shape) in about["arrays"].items():
+        x = arrays[name]
+        if x.dtype.str != dtype or list(x.shape) != shape:
+            raise ValueError(f"{name} is {x.dtype}{list(x.shape)}, not {dtype}{shape}")
+    missing = [name for name in _NEEDED if name not in arrays]
+    if missing:
+        raise ValueError(f"it has no {missing[0]}")
+    reached = arrays.pop("reached", None)
+    if reached is not None:
+        every = np.broadcast_to(arrays["ts"], reached.shape)
+        infinity = np.asarray(np.inf, every.dtype)
+        arrays["ts"] = every if reached.all() else np.where(reached, every, infinity)
+    _check_shapes({name: x.shape for name, x in arrays.items()})
+    # Earlier releases wrote no drawings.
+    about = {"drawing": None} | about
+    fields = {x.name: about[x.name] for x in dataclasses.fields(About)}
+    fields["labels"] = {name: tuple(x) for name, x in fields["labels"].items()}
+    fields |= {name: tuple(fields[name]) for name in ("axes", "left_out")}
+    return arrays, About(**fields)
+
+
+def _check_shapes(shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Axes of the batch come first in every array, then time in those that have rows."""
+    batch, rows = shapes["final_time"], shapes["ts"]
+    for name, shape in shapes.items():
+        first = rows if name in ROWS or name.startswith(("u.", "drawing.")) else batch
+        if rows[:-1] != batch or shape[: len(first)] != first:
+            raise ValueError(f"{name} has shape {shape}, times {rows} and members {batch}")
+
+
+def _error(path: Path, reason: str) -> TrajectoryFileError:
+    return TrajectoryFileError(f"the file {path} {reason}.")
