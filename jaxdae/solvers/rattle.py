@@ -85,7 +85,9 @@ class Rattle(AbstractTracedSolver):
     and steps that follow the motion would lose what symmetric ones keep. Dense output is a cubic
     polynomial, of order 4, and projected onto the constraints. `Trajectory.multipliers`, computed
     from the states, are of the order of the method. Derivatives are those of the discrete motion,
-    by the implicit function theorem, in both modes, on both backends.
+    by the implicit function theorem, in both modes. Kernels make its steps for up to some thirty
+    coordinates and independent constraints; what is larger `backend="auto"` leaves to the plain
+    backend. Forces that depend on the multipliers are refused.
 
     Args:
         order: of convergence: 2, 4 or 6.
