@@ -38,6 +38,7 @@ from .motor import (
     AbstractMotorDrive as AbstractMotorDrive,
     ChargeDrive as ChargeDrive,
     CurrentDrive as CurrentDrive,
+    MotorPower as MotorPower,
 )
 from .pendulum import CartesianPendulum as CartesianPendulum
 from .registry import (

@@ -1,6 +1,7 @@
 """Direct-current motor that drives a mechanism through a gear: one Lagrangian, or an actuator."""
 
 from abc import abstractmethod
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxdae.formulations.gains import is_number
 from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Rest, stabilized
 from jaxdae.models.slider_crank import SliderCrank
+from jaxdae.reprs import shown
 from jaxdae.systems import Labels, Points
 from jaxdae.systems.checks import is_concrete
 
@@ -18,6 +20,25 @@ def _small_slider_crank() -> SliderCrank:
     return SliderCrank(
         crank_length=0.1, rod_length=0.3, crank_mass=0.05, rod_mass=0.1, slider_mass=0.1
     )
+
+
+class MotorPower(NamedTuple):
+    """Where the power of the source goes [W]: `source = heat + loss + shaft + d(L i^2 / 2)/dt`.
+
+    Args:
+        source: `e i`.
+        heat: `R i^2`.
+        loss: of an efficiency below one, `(1 - eta) k i theta'`.
+        shaft: `eta k i theta'`, what rotor, gear and mechanism get.
+    """
+
+    source: Float[Array, ""]
+    heat: Float[Array, ""]
+    loss: Float[Array, ""]
+    shaft: Float[Array, ""]
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 class AbstractMotorDrive(AbstractModel):
@@ -114,6 +135,25 @@ class AbstractMotorDrive(AbstractModel):
     def steady_current(self, t, v, u=None) -> Float[Array, ""]:
         """Current without inductance, `i = (e - k theta') / R` [A]."""
         return (self.source(t, u) - self.motor_constant * self.shaft(v)) / self.resistance
+
+    def power(self, t, q, v, w=None, u=None) -> MotorPower:
+        """Power of the source and where it goes, at a state.
+
+        Args:
+            t: time [s].
+            q: coordinates, shape (n,).
+            v: velocities, shape (n,).
+            w: actuator state, shape (k,), where the current is one.
+            u: voltage, shape (1,), or `None`.
+        """
+        i = self.current(t, q, v, w, u)
+        converted = self.motor_constant * i * self.shaft(v)
+        return MotorPower(
+            source=self.source(t, u) * i,
+            heat=self.resistance * i**2,
+            loss=(1 - self.efficiency) * converted,
+            shaft=self.efficiency * converted,
+        )
 
     def magnetic_energy(self, i) -> Float[Array, ""]:
         """L i^2 / 2 [J]."""

@@ -1,5 +1,7 @@
 """Steps projected onto the constraints: where they end, and that nothing else changes."""
 
+from typing import Any
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -43,7 +45,7 @@ def largest(made):
     )
 
 
-def run(solver, system=PENDULUM, start=START, formulation=None, **settings):
+def run(solver, system: Any = PENDULUM, start=START, formulation=None, **settings):
     formulation = Multipliers() if formulation is None else formulation
     settings = {"t1": 0.5, "dt": 0.05, **settings}
     return simulate(system, formulation, start, solver=solver, **settings)
