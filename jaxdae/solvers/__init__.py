@@ -2,6 +2,7 @@
 
 from jaxdae import names as _names
 from jaxdae.solvers.constrained_term import ConstrainedTerm as ConstrainedTerm
+from jaxdae.solvers.generalized_alpha import GeneralizedAlpha as GeneralizedAlpha
 from jaxdae.solvers.projected import Projected as Projected
 from jaxdae.solvers.radau import RadauIIA as RadauIIA
 from jaxdae.solvers.rodas5p import Rodas5P as Rodas5P
