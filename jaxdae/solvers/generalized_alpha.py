@@ -224,7 +224,7 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
             return rates, (here.rate(acceleration), lam, d)
 
         rates, (moves, lam, d) = motion(t0, y0)
-        one = terms.contr(t0, t0 + 1)
+        one = terms.contr(jnp.zeros_like(t0), jnp.ones_like(t0))
         # Along the motion.
         _, slope = jax.jvp(lambda t, y: motion(t, y)[0], (t0, y0), (one.astype(t0.dtype), moves))
         normal = jnp.zeros(0, rates.dtype)

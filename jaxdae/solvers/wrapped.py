@@ -30,7 +30,9 @@ class AbstractChangedEnds(diffrax.AbstractWrappedSolver):
         y1, error, dense, solver_state, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state, made_jump=True
         )
-        y1 = shielded(self.finish, y1, t1, y1, args)
+        # Diffrax makes steps forward in a time of its own, of which terms know the direction.
+        end = t1 * getattr(terms, "direction", 1)
+        y1 = shielded(self.finish, y1, end, y1, args)
         return y1, error, self.dense(y0, y1, dense), solver_state, result
 
     def dense(self, y0, y1, dense: dict[str, Any]) -> dict[str, Any]:
