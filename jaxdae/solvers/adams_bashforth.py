@@ -1,5 +1,6 @@
 """Explicit Adams methods: one evaluation of the right-hand side for each step."""
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -8,9 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
-from jaxdae.linalg.lu import product
 from jaxdae.solvers.base import AbstractTracedSolver
 
 # Of the first steps. Its error in a step is of order 6, below that of any of the methods.
@@ -97,86 +96,121 @@ class AdamsBashforth(AbstractTracedSolver):
     def init(self, terms, t0, t1, y0, args):
         """No rates are known."""
         del terms, t0, t1, args
-        y, _ = ravel_pytree(y0)
-        count = self.steps - 1
-        zero = jnp.zeros((), y.dtype)
-        return History(jnp.zeros((count, y.size), y.dtype), jnp.zeros(count, y.dtype), zero)
+        dtype, count = _dtype(y0), self.steps - 1
+        rates = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), y0)
+        return History(rates, jnp.zeros(count, dtype), jnp.zeros((), dtype))
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""
-        t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
-        y, unravel = ravel_pytree(y0)
-        h, dtype = (t1 - t0).astype(y.dtype), y.dtype
-        past, count = solver_state, self.steps - 1
+        t0, t1, dtype = jnp.asarray(t0), jnp.asarray(t1), _dtype(y0)
+        h, past, count = (t1 - t0).astype(dtype), solver_state, self.steps - 1
         known = jnp.where(made_jump, 0.0, past.known).astype(dtype)
-
-        one = terms.contr(jnp.zeros_like(t0), jnp.ones_like(t0))
-
-        def rate(t, y):
-            """Times are those of diffrax, which always increase."""
-            return ravel_pytree(terms.vf_prod(t, unravel(y), args, one))[0].astype(dtype)
-
-        first = rate(t0, y)
-        rates = jnp.concatenate([first[None], past.rates])
+        rate = _rate(terms, args, t0)
+        first = rate(t0, y0)
+        rates = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, past.rates)
+        end = _moved(y0, h * _weights(past.ages, h), rates)
         if count:
-            going_on = y + h * _mean(rates, past.ages, h)
-            begun = _begun(rate, first, t0, t1, y, known < count)
-            end = jnp.where(known < count, begun, going_on)
-        else:
-            end = y + h * first
+            begun = _begun(known < count, terms, args, t0, t1, y0)
+            end = _chosen(known < count, begun, end)
         still = h == 0
-        end = jnp.where(still, y, end)
+        end = _chosen(still, y0, end)
         ages = jnp.concatenate([jnp.zeros(1, dtype), past.ages])[:count] + h
-        new = History(rates[:count], ages, jnp.minimum(known + 1, count))
-        new = jax.tree.map(lambda a, b: jnp.where(still, a, b), past, new)
-        last = rate(t1, end)
-        dense = {"y0": y0, "y1": unravel(end), "k0": unravel(h * first), "k1": unravel(h * last)}
-        return unravel(end), None, dense, new, diffrax.RESULTS.successful
+        newest = jax.tree.map(lambda x: x[:count], rates)
+        new = _chosen(still, past, History(newest, ages, jnp.minimum(known + 1, count)))
+        k0, k1 = (jax.tree.map(lambda x: h * x, x) for x in (first, rate(t1, end)))
+        dense = {"y0": y0, "y1": end, "k0": k0, "k1": k1}
+        return end, None, dense, new, diffrax.RESULTS.successful
 
 
-def _mean(rates, ages, h):
-    """Mean over a step of the polynomial through rates, by Newton's divided differences.
+def _dtype(y):
+    return jax.tree.leaves(y)[0].dtype
+
+
+def _chosen(condition, yes, no):
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def _moved(y, weights, rates):
+    """A state moved by rates, which are along a first axis of each leaf."""
+
+    def moved(x, slopes):
+        return x + jnp.tensordot(weights.astype(x.dtype), slopes, 1, precision="highest")
+
+    return jax.tree.map(moved, y, rates)
+
+
+def _rate(terms, args, t0) -> Callable:
+    """`dy/dt` at times of diffrax, which always increase."""
+    one = terms.contr(jnp.zeros_like(t0), jnp.ones_like(t0))
+
+    def rate(t, y):
+        change = terms.vf_prod(t, y, args, one)
+        return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), change, y)
+
+    return rate
+
+
+def _weights(ages, h):
+    """Weights of rates in the mean over a step of the polynomial through them.
+
+    By Newton's divided differences, of which those of times alone are formed.
 
     Args:
-        rates: the newest, of the beginning of the step, first, shape `(k, n)`.
-        ages: times from all others to the first [s], shape `(k-1,)`.
+        ages: times from all rates but the newest to the beginning of the step [s], shape `(k-1,)`.
         h: length of the step [s].
     """
     times = [jnp.zeros_like(h), *(-ages[i] for i in range(ages.size))]
-    # Where rates are not known yet their times are not in order, and the result is not wanted.
-    apart = lambda a, b: jnp.where(a == b, 1.0, a - b)  # noqa: E731
-    differences = list(rates)
-    total = differences[0]
-    # Coefficients, from that of the constant on, of the product of all t - t_i.
-    powers = [jnp.zeros_like(h), jnp.ones_like(h)]
-    for j in range(1, len(times)):
-        pairs = zip(differences[:-1], differences[1:], times, times[j:], strict=False)
-        differences = [(a - b) / apart(x, z) for a, b, x, z in pairs]
+    weights = [jnp.ones_like(h)]
+    # Of rates in the last divided difference, and of powers of time in the product of all t - t_i.
+    parts, powers = [jnp.ones_like(h)], [0.0, 1.0]
+    for j, time in enumerate(times[1:], start=1):
+        # Where rates are not known yet their times coincide, and the result is not wanted.
+        inverse = [1 / jnp.where(x == time, 1.0, x - time) for x in times[:j]]
+        parts = [a * b for a, b in zip(parts, inverse, strict=True)]
+        parts.append(math.prod(-x for x in inverse))
         mean = sum(c * h**i / (i + 1) for i, c in enumerate(powers))
-        total = total + mean * differences[0]
-        shifted = [jnp.zeros_like(h), *powers]
-        powers = [a - times[j] * b for a, b in zip(shifted, [*powers, 0.0], strict=True)]
-    return total
+        weights = [a + mean * b for a, b in zip([*weights, 0.0], parts, strict=True)]
+        powers = [a - time * b for a, b in zip([0.0, *powers], [*powers, 0.0], strict=True)]
+    return jnp.stack(weights)
 
 
-def _begun(rate: Callable, first, t0, t1, y, wanted):
-    """The end of a step by a Runge-Kutta method, where it is wanted, else its beginning."""
-    h, dtype, count = (t1 - t0).astype(y.dtype), y.dtype, len(_FIRST.a_lower)
-    matrix = np.zeros((count, count))
-    for i, row in enumerate(_FIRST.a_lower):
-        matrix[i, : i + 1] = row
+def _first_step(terms, args, t0, t1, y0):
+    """The end of a step by a Runge-Kutta method."""
+    rate, dtype, count = _rate(terms, args, t0), _dtype(y0), len(_FIRST.a_lower)
+    h = (t1 - t0).astype(dtype)
+    matrix = np.zeros((count + 1, count))
+    for i, row in enumerate(_FIRST.a_lower, start=1):
+        matrix[i, :i] = row
 
     def stage(rates, row):
         i, weights, c = row
         t = jnp.where(c == 1, t1, t0 + c * (t1 - t0))
-        return rates.at[i].set(rate(t, y + h * product(weights, rates))), None
+        new = rate(t, _moved(y0, h * weights, rates))
+        return jax.tree.map(lambda x, k: x.at[i].set(k), rates, new), None
 
-    def step():
-        # The method's last row of weights is that of its end.
-        places, c = np.arange(1, count), jnp.asarray(_FIRST.c[:-1], t0.dtype)
-        rates = jnp.zeros((count, y.size), dtype).at[0].set(first)
-        rows = places, jnp.asarray(matrix[:-1], dtype), c
-        rates, _ = jax.lax.scan(stage, rates, rows)
-        return y + h * product(jnp.asarray(matrix[-1], dtype), rates)
+    rates = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), y0)
+    times = jnp.asarray(np.concatenate([[0], _FIRST.c[:-1]]), t0.dtype)
+    rows = np.arange(count), jnp.asarray(matrix[:-1], dtype), times
+    rates, _ = jax.lax.scan(stage, rates, rows)
+    # The last row is that of the end.
+    return _moved(y0, h * jnp.asarray(matrix[-1], dtype), rates)
 
-    return jax.lax.cond(wanted, step, lambda: y)
+
+# Kernels compute both sides of a condition, but no turns of a loop that takes none; a derivative in
+# reverse mode, which only plain programs make, needs the condition.
+
+
+@eqx.filter_custom_jvp
+def _begun(wanted, *arguments):
+    """The end of the first step where it is wanted, else its beginning."""
+    once = lambda _: (jnp.zeros_like(wanted), _first_step(*arguments))  # noqa: E731
+    return jax.lax.while_loop(lambda x: x[0], once, (wanted, arguments[-1]))[1]
+
+
+def _conditional(wanted, *arguments):
+    return jax.lax.cond(wanted, lambda: _first_step(*arguments), lambda: arguments[-1])
+
+
+@_begun.def_jvp
+def _begun_jvp(primals, tangents):
+    return eqx.filter_jvp(_conditional, primals, tangents)
