@@ -54,7 +54,6 @@ from jaxdae.analysis.steps_along import (
     two_stage_matrix as two_stage_matrix,
 )
 from jaxdae.stability.stability_functions import (
-    AdamsBashforth as AdamsBashforth,
     amplification as amplification,
     step_matrix as step_matrix,
     tableau as tableau,

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import diffrax
 
+from jaxdae.solvers.adams_bashforth import AdamsBashforth
 from jaxdae.solvers.runge_kutta import RK4
-from jaxdae.stability import AdamsBashforth, step_gains
+from jaxdae.stability import step_gains
 from jaxdae.tables import table
 
 _HEADINGS = ("method", "h / h_min", "K_D h", "K_P h^2", "Gamma h", "factor", "of velocities")

@@ -22,7 +22,7 @@ import numpy as np
 from jaxdae.analysis.lyapunov import lyapunov_certificate
 from jaxdae.analysis.perturbation import perturbation_matrix
 from jaxdae.reprs import shown
-from jaxdae.stability.stability_functions import AdamsBashforth, amplification, step_matrix
+from jaxdae.stability.stability_functions import amplification, is_multistep, step_matrix
 from jaxdae.tables import root_text
 
 # Steps tried, relative to the inverse of each rate: from almost none to far beyond any explicit
@@ -90,7 +90,7 @@ def step_limit(
         ValueError: for an `H` that is not Hurwitz, a contraction that no step reaches, or a solver
             without a stability function; with the numbers.
     """
-    if isinstance(stabilization, diffrax.AbstractSolver | AdamsBashforth):
+    if isinstance(stabilization, diffrax.AbstractSolver):
         raise TypeError(
             f"step_limit: {type(stabilization).__name__} is a solver and comes second: "
             "step_limit(stabilization, solver)."
@@ -144,7 +144,7 @@ def _first_exits(factor: Callable, roots: np.ndarray) -> np.ndarray:
 
 
 def _in_norm(H, roots, solver, theta, weight) -> StepLimit:
-    if isinstance(solver, AdamsBashforth):
+    if is_multistep(solver):
         raise ValueError("the Lyapunov-norm version is for one-step methods; use 'spectral'.")
     weight = balanced_weight(H) if weight is None else lyapunov_certificate(H=H, weight=weight).m
 

@@ -22,7 +22,11 @@ from jaxdae.memory import Memory
 from jaxdae.solvers.constrained_term import check_terms
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.projected import parts_of
-from jaxdae.stability.stability_functions import amplification, has_stability_function
+from jaxdae.stability.stability_functions import (
+    amplification,
+    has_stability_function,
+    is_multistep,
+)
 from jaxdae.systems.calls import call_with_shapes, check_parameters
 from jaxdae.systems.checks import (
     check_functions,
@@ -326,7 +330,7 @@ def step_warning(
         method has no stability function.
     """
     solver, projection = parts_of(solver)
-    if not has_stability_function(solver):
+    if not (has_stability_function(solver) or is_multistep(solver)):
         return None
     result = _perturbation_matrices(system, formulation, controller, state, t)
     if backward:

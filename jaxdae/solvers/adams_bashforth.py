@@ -40,16 +40,15 @@ class AdamsBashforth(AbstractTracedSolver):
 
     A step evaluates the right-hand side once, whatever the order, and is for right-hand sides that
     are dear: its steps have to be shorter than those of Runge-Kutta methods, the more so the higher
-    the order is (`jaxdae.step_limit`). Steps may be of different lengths, such as a last one that is
-    shorter: the polynomial is that through the times that there are. The first `k - 1` steps, and
-    those after a jump of an input that is declared (`diffrax.ClipStepSizeController`), are made by
-    the Runge-Kutta method of order 5 of [DormandPrince1980], whose errors are below those of the
-    method.
+    the order is (`jaxdae.step_limit`). Steps may be of different lengths, such as a last one that
+    is shorter: the polynomial is that through the times that there are. The first `k - 1` steps,
+    and those after a declared jump of an input (`diffrax.ClipStepSizeController`), are made by the
+    Runge-Kutta method of order 5 of `diffrax.Dopri5`, whose errors are below those of the method.
 
     There is no estimate of the error: steps are fixed. Rows between steps are cubic Hermite
-    interpolations. `Projected` and controllers that are sampled change the ends of steps, and are
-    refused. As each step depends on those before, kernels, which make its steps, do not
-    differentiate them: gradients are those of the plain program, in both modes.
+    interpolations, of order 3. `Projected` and controllers that are sampled change the ends of
+    steps, and are refused. As each step depends on those before, kernels, which make its steps, do
+    not differentiate them: gradients are those of the plain program, in both modes.
 
     Its roots of stability, `zeta^k - zeta^(k-1) - z (b_1 zeta^(k-1) + … + b_k) = 0`, are known to
     `jaxdae.step_limit` and `Baumgarte.for_step`.
@@ -61,7 +60,7 @@ class AdamsBashforth(AbstractTracedSolver):
         ValueError: for another number.
     """
 
-    steps: int = eqx.field(static=True)
+    steps: int = eqx.field(default=4, static=True)
 
     term_structure: ClassVar[Any] = diffrax.AbstractTerm
     interpolation_cls: ClassVar[Callable[..., diffrax.ThirdOrderHermitePolynomialInterpolation]] = (
@@ -73,16 +72,15 @@ class AdamsBashforth(AbstractTracedSolver):
         if not (isinstance(self.steps, int) and 1 <= self.steps <= 6):
             raise ValueError(f"AdamsBashforth has 1 to 6 steps; got {self.steps}.")
 
-    def coefficients(self) -> np.ndarray:
-        """Weights of the newest to the oldest rate: exact for polynomials of degree `steps-1`."""
+    @property
+    def linear_steps(self) -> np.ndarray:
+        """Weights of the newest to the oldest rate in steps of one length.
+
+        Exact for polynomials of degree `steps-1`; by it stability functions know the method.
+        """
         nodes = -np.arange(self.steps, dtype=float)
         powers = np.arange(self.steps)
         return np.linalg.solve(nodes[None] ** powers[:, None], 1.0 / (powers + 1.0))
-
-    @property
-    def linear_steps(self) -> np.ndarray:
-        """By which stability functions know a multistep method: `coefficients()`."""
-        return self.coefficients()
 
     def order(self, terms):
         """Order of convergence: the number of steps."""

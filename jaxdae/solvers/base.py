@@ -129,7 +129,7 @@ def refuse_memory(solver, who: str) -> None:
     if isinstance(solver, AbstractTracedSolver) and solver.remembers:
         name = type(solver).__name__
         raise ValueError(
-            f"{who} changes the ends of steps, and each step of {name} goes on from several before: "
+            f"{who} changes the ends of steps, and each step of {name} goes on from those before: "
             f"give {name} by itself, or a method of single steps, such as jaxdae.solvers.RK4() or, "
             "for constrained equations, jaxdae.solvers.RadauIIA()."
         )

@@ -1,4 +1,4 @@
-"""The generalized-alpha method, with constraints: second order, with damping of what is too fast."""
+"""The generalized-alpha method with constraints: second order, damping of fast vibrations."""
 
 from collections.abc import Callable
 from functools import partial
@@ -123,7 +123,8 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
     r"""The generalized-alpha method for equations of motion with constraints [ArnoldBruls2007].
 
     Of second order, unconditionally stable in linear equations, with damping of vibrations that
-    steps do not resolve: `rho_inf` is what a step leaves of infinitely fast ones [ChungHulbert1993].
+    steps do not resolve: `rho_inf` is what a step leaves of infinitely fast ones
+    [ChungHulbert1993].
 
         q_1 = q_0 + h v_0 + h^2 ((1/2 - beta) a_0 + beta a_1) - J_phi^T mu,
         v_1 = v_0 + h ((1 - gamma) a_0 + gamma a_1),
@@ -251,7 +252,10 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         still = h == 0
         h = jnp.where(still, jnp.asarray(float(jnp.finfo(dtype).eps) ** 0.5, dtype), h)
         mech, first = coefficients(self.rho_inf), first_order_coefficients(self.rho_inf)
-        weights = lambda name: jnp.asarray([getattr(mech, name)] * n + [getattr(first, name)] * k, dtype)  # noqa: E731
+
+        def weights(name):
+            return jnp.asarray([getattr(mech, name)] * n + [getattr(first, name)] * k, dtype)
+
         alpha_m, alpha_f, gamma = map(weights, ("alpha_m", "alpha_f", "gamma"))
         before = terms.vf(t0, y0, args)
         c, m = before.dynamics.gamma.size, before.dynamics.phi.size
@@ -270,7 +274,7 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
 
             Unknown are `h z_1`, `h lam`, `mu`, and coordinates where these turn.
             """
-            z, lam, mu, q1 = jnp.split(x, splits)
+            z, _, mu, q1 = jnp.split(x, splits)
             a1 = share * z / h + rest
             u1 = jnp.concatenate([own_v0, w0]) + h * ((1 - gamma) * a0 + gamma * a1)
             change = h * own_v0 + h**2 * ((0.5 - mech.beta) * a0 + mech.beta * a1)[:n]
@@ -304,15 +308,20 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         def sizes(change, x):
             """Of changes, relative: of states, and of momenta that forces make."""
             (moved, _, _), (here, _, _) = jax.jvp(ended, (x,), (change,))[1], ended(x)
-            # Of index 3 velocities are those of positions over the step.
+            # Of index 3 velocities are known to round-off of positions over the step.
             speeds = moved.v if stabilized else h * moved.v
             ends = ((moved.q, here.q), (speeds, here.v), (moved.w, here.w))
-            states = [jnp.max(jnp.abs(a), initial=0) / (1 + jnp.max(jnp.abs(b), initial=0)) for a, b in ends]  # noqa: E501
-            momenta = lambda x: (product(mass, x[:n]), product(jac.T, x[n + k :][:c]))  # noqa: E731
-            carried = product(mass, v0 if stabilized else jnp.abs(v0) + (1 + jnp.max(jnp.abs(here.q))) / jnp.abs(h))  # noqa: E501
-            largest = sum(jnp.max(jnp.abs(part)) for part in (*momenta(x), carried))
-            largest = jnp.where(largest > 0, largest, 1.0)
-            return jnp.stack([jnp.max(jnp.stack(states)), jnp.max(jnp.abs(momenta(change)[1])) / largest])
+            states = [_largest(a) / (1 + _largest(b)) for a, b in ends]
+            momentum = _largest(product(mass, v0))
+            if not stabilized:
+                momentum += _largest(mass) * (1 + _largest(here.q)) / jnp.abs(h)
+
+            def forces(x):
+                return product(jac.T, x[n + k :][:c])
+
+            everything = momentum + _largest(forces(x)) + _largest(product(mass, x[:n]))
+            everything = jnp.where(everything > 0, everything, 1.0)
+            return jnp.stack([jnp.max(jnp.stack(states)), _largest(forces(change)) / everything])
 
         def solve(function, guess):
             return newton(function, guess, matrix, sizes)
@@ -335,10 +344,15 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         new = Past(rates, (a1 - rates) / h, (rates - past.rates) / h, 0.5 * h, normal, lam / h)
         good = converged > 0
         y1 = jax.tree.map(lambda a, b: jnp.where(still, a, jnp.where(good, b, jnp.nan)), y0, y1)
-        error = jax.tree.map(lambda e: jnp.where(good, jnp.where(still, 0.0, e), jnp.inf), (error, None))
+        error = jax.tree.map(lambda e: jnp.where(still, 0.0, jnp.where(good, e, jnp.inf)), error)
         new = jax.tree.map(lambda a, b: jnp.where(still, a, b), past, new)
-        scaled = lambda here, rates: jax.tree.map(lambda r: jnp.where(still, 0.0, h * r), here.rate(rates[:n]))  # noqa: E731
-        dense = {"y0": y0, "y1": y1, "k0": scaled(before, past.rates), "k1": scaled(after, rates)}
+
+        def change(here, rates):
+            whole, none = here.rate(rates[:n])
+            return jax.tree.map(lambda r: jnp.where(still, 0.0, h * r), whole), none
+
+        dense = {"y0": y0, "y1": y1, "k0": change(before, past.rates), "k1": change(after, rates)}
+        error = (error, None)
         return y1, error, dense, new, diffrax.RESULTS.successful
 
     def _on_constraints(self, terms, t1, end: State, args, h):
@@ -354,13 +368,17 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         return (State(end.q, v, end.w), None), (end.v - v) / h**2
 
 
+def _largest(x):
+    return jnp.max(jnp.abs(x), initial=0.0)
+
+
 def _tangential(solve, d, v):
     """Velocities without what constraints forbid, in the mass metric."""
     return v + solve(d.mass, jnp.zeros_like(v), d.jac, -product(d.jac, v))[0]
 
 
 def _added(mass, jac, splits, size: int):
-    """What is added to the diagonal of the matrix, so that dependent constraints leave it regular."""
+    """What is added to the diagonal, so that dependent constraints leave the matrix regular."""
     small = float(jnp.finfo(mass.dtype).eps) ** _ADDED * jnp.sum(jac**2)
     by_mass = small / jnp.sum(jnp.abs(jnp.diagonal(mass)))
     first, second, third = splits

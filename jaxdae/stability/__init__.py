@@ -16,7 +16,6 @@ from jaxdae.stability.linear_range import (
 )
 from jaxdae.stability.motion import motion_frequency as motion_frequency
 from jaxdae.stability.stability_functions import (
-    AdamsBashforth as AdamsBashforth,
     amplification as amplification,
     stability_function as stability_function,
     step_matrix as step_matrix,

@@ -20,8 +20,8 @@ import numpy as np
 
 from jaxdae.reprs import shown
 from jaxdae.stability.stability_functions import (
-    AdamsBashforth,
     amplification,
+    is_multistep,
     stability_function,
 )
 
@@ -59,7 +59,7 @@ class Effort(NamedTuple):
 
 def effort_of(solver) -> Effort:
     """Multistep methods cost an eigenvalue problem for each value, and their regions shrink."""
-    if isinstance(solver, AdamsBashforth):
+    if is_multistep(solver):
         reach = 3.0 * 0.5 ** (solver.steps - 1)
         return Effort(reach / 100, reach, 24, 41, 2, 24, 9)
     return Effort(REACH / 500, REACH, 61, 121, 5, 36, 33)
@@ -104,7 +104,7 @@ def best_damping(solver, margin: float, *, real: bool = False) -> complex:
     found = least(cost, effort, real=real)
     if not np.isfinite(cost(found)):
         raise ValueError(f"{type(solver).__name__} damps no root: no gains suit it.")
-    smooth = margin > 1 and not real and not isinstance(solver, AdamsBashforth)
+    smooth = margin > 1 and not real and not is_multistep(solver)
     return _polished(solver, found, margin) if smooth else found
 
 

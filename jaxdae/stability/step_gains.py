@@ -34,7 +34,7 @@ from jaxdae.stability.damping import best_damping, Transient, transient, worst_d
 from jaxdae.stability.finite_damping import best_remainder
 from jaxdae.stability.measured import best_along, Record
 from jaxdae.stability.motion import motion_rate
-from jaxdae.stability.stability_functions import AdamsBashforth, zeros
+from jaxdae.stability.stability_functions import is_multistep, zeros
 from jaxdae.stability.stationary import (
     best_stationary,
     Motion,
@@ -215,10 +215,8 @@ class _Method:
 
     def __init__(self, solver):
         self.solver = solver
-        self.multistep = isinstance(solver, AdamsBashforth)
-        a, b = (
-            (np.zeros(0), solver.coefficients()) if self.multistep else checked_tableau(solver)[:2]
-        )
+        self.multistep = is_multistep(solver)
+        a, b = (np.zeros(0), solver.linear_steps) if self.multistep else checked_tableau(solver)[:2]
         self.key = (self.multistep, a.tobytes(), b.tobytes())
 
     def __hash__(self):

@@ -7,7 +7,7 @@ from typing import Unpack
 import numpy as np
 
 from jaxdae.stability.arguments import checked_tableau
-from jaxdae.stability.stability_functions import AdamsBashforth
+from jaxdae.stability.stability_functions import is_multistep
 from jaxdae.stability.step_gains import step_gains, StepGains, StepOptions
 
 # Turn of a motion in a step that gains should bear [rad]: 63 steps in a turn are few.
@@ -70,7 +70,7 @@ def largest_turn(solver, gains: StepGains) -> float:
         of two; infinite where none up to 1.5 rad is, and for methods that are not explicit or have
         several steps.
     """
-    if isinstance(solver, AdamsBashforth):
+    if is_multistep(solver):
         return np.inf
     a, b = (np.asarray(x, float) for x in checked_tableau(solver)[:2])
     if np.triu(a).any():

@@ -4,9 +4,8 @@ import diffrax
 import numpy as np
 import pytest
 
-from jaxdae.analysis import AdamsBashforth
 from jaxdae.analysis.root_limits import growth, imaginary_reach, root_limit
-from jaxdae.solvers import RK4
+from jaxdae.solvers import AdamsBashforth, RK4
 
 # Where 1 + z + z^2/2 + z^3/6 + z^4/24 = 1 on the negative real axis.
 RK4_INTERVAL = 2.785293563405282

@@ -4,8 +4,8 @@ import diffrax
 import numpy as np
 import pytest
 
-from jaxdae.analysis import AdamsBashforth, rule_of_thumb, rule_of_thumb_table
-from jaxdae.solvers import RK4
+from jaxdae.analysis import rule_of_thumb, rule_of_thumb_table
+from jaxdae.solvers import AdamsBashforth, RK4
 
 
 def test_rows_are_gains_for_a_step_of_one_second():

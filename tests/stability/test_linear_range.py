@@ -10,9 +10,8 @@ import pytest
 import jaxdae
 from helpers.fixed_steps import FixedSteps
 from jaxdae.models.registry import get_model
-from jaxdae.solvers import RK4
+from jaxdae.solvers import AdamsBashforth, RK4
 from jaxdae.stability import (
-    AdamsBashforth,
     constraint_mobility,
     linear_range,
     step_gains,
