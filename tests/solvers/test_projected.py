@@ -319,3 +319,15 @@ def test_what_is_not_a_solver_or_a_number_of_iterations_is_refused():
         Projected(RK4(), iterations=0)
     with pytest.raises(ValueError, match="RK4 has no error estimate"):
         run(Projected(RK4()), dt=None)
+
+
+@pytest.mark.parametrize("backend", ["plain", "native"])
+def test_constraints_that_depend_on_time_hold_on_the_way_back(everything, backend):
+    """Steps of diffrax go forward in a time of its own, and the constraints are those of ours."""
+    start = jaxdae.consistent_state(everything, [1.2, -0.9, 0.3], [0.5, 0.4, -0.3], w=[0.7])
+    there = run(Projected(RK4()), everything, start, backend=backend, dt=0.01, t1=0.1)
+    made = run(
+        Projected(RK4()), everything, there.last_state, backend=backend, t0=0.1, t1=0.0, dt=-0.01
+    )
+    assert largest(made) < ROUND_OFF
+    np.testing.assert_allclose(made.q[-1], start.q, atol=1e-8)  # 0.01^4
