@@ -165,7 +165,8 @@ def _weights(ages, h):
         # Where rates are not known yet their times coincide, and the result is not wanted.
         inverse = [1 / jnp.where(x == time, 1.0, x - time) for x in times[:j]]
         parts = [a * b for a, b in zip(parts, inverse, strict=True)]
-        parts.append(math.prod(-x for x in inverse))
+        last: Any = math.prod(-x for x in inverse)
+        parts.append(last)
         mean = sum(c * h**i / (i + 1) for i, c in enumerate(powers))
         weights = [a + mean * b for a, b in zip([*weights, 0.0], parts, strict=True)]
         powers = [a - time * b for a, b in zip([0.0, *powers], [*powers, 0.0], strict=True)]

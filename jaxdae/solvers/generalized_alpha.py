@@ -141,8 +141,8 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
     - *Index 3* (`index=3`): without `mu`, `lam` enforces the position constraints, and the
       velocity constraints that are not derived from them. Velocities at the ends of steps are
       projected onto the constraints, and steps go on from those before the projection, so that
-      they are those of the method. Fewer unknowns, but of steps below some 1e-4 of the
-      motion's time round-off over the step squared is seen in the multipliers.
+      they are those of the method. There are fewer unknowns, and round-off over the step squared
+      in the multipliers of its iterations.
 
     Both scale their multipliers by the step [BottassoBauchauCardona2007]. Motions begin with
     `a_0 = v'(t_0 + (alpha_m - alpha_f) h)`, and with index 3 with the velocities off the

@@ -302,7 +302,7 @@ def _predicted(past: Past, h, length, made_jump):
     return jax.lax.stop_gradient(jnp.concatenate([changes, multipliers], axis=1))
 
 
-def newton(function, guess, matrix: _StageMatrix, sizes):
+def newton(function, guess, matrix: Any, sizes):
     """The stages by simplified Newton iteration, and 1 where it has converged, or else 0."""
     dtype = guess.dtype
     eps = float(jnp.finfo(dtype).eps)
@@ -332,7 +332,7 @@ def newton(function, guess, matrix: _StageMatrix, sizes):
     return x, jnp.where(converged, 1.0, 0.0).astype(dtype)
 
 
-def tangent_of(linear: Callable, right, *, matrix: _StageMatrix):
+def tangent_of(linear: Callable, right, *, matrix: Any):
     """Solution of the linear equations that the derivative of the stages satisfies.
 
     By the iteration that has found the stages, with the exact equations in place of the residual.

@@ -14,6 +14,7 @@ from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.simulation.choices import make_solver
 from jaxdae.solvers import AdamsBashforth, Projected
 from jaxdae.solvers.adams_bashforth import _weights
+from jaxdae.solvers.grid import Grid
 
 END = diffrax.SaveAt(t1=True)
 BACKENDS = ["plain", "native"]
@@ -87,7 +88,7 @@ def test_steps_may_be_of_different_lengths(backend):
         phase = np.linspace(0.0, 1.0, count + 1)
         ends = phase + 0.1 * np.sin(2 * np.pi * phase) / (2 * np.pi) * 5
         ends = np.sort(np.append(ends, ends[count // 2]))
-        control = jaxdae.solvers.grid.Grid(jnp.asarray(ends))
+        control = Grid(jnp.asarray(ends))
         made = run(
             dt=None, solver=AdamsBashforth(4), stepsize_controller=control, backend=backend,
         )  # fmt: skip
@@ -177,7 +178,7 @@ def test_backward_in_time_single_precision_and_rows_between(backend):
     assert single.q.dtype == jnp.float32
     np.testing.assert_allclose(single.q[-1], there.q[-1], atol=2e-5)
     times = jnp.linspace(0.0, 1.0, 37)
-    rows = run(**options | {"saveat": diffrax.SaveAt(ts=times)})
+    rows = run(START, **options, saveat=diffrax.SaveAt(ts=times))
     angle = 2 * (1 - np.exp(-0.5 * np.asarray(times)))
     np.testing.assert_allclose(rows.q[:, 0], np.cos(angle), atol=1e-7)
 
