@@ -198,3 +198,42 @@ def test_what_does_not_fit_is_refused():
         Projected(AdamsBashforth(2))
     with pytest.raises(ValueError, match="AdamsBashforth has no error estimate"):
         run(solver=AdamsBashforth(2))
+
+
+class Relay(jaxdae.control.AbstractSampledController):
+    """Nothing but a period."""
+
+    period: float = 0.1
+
+    def memory(self, t, state):
+        del t, state
+        return jnp.zeros(1)
+
+    def sample(self, t, q, v, w, c):
+        del t, q, v, w
+        return c
+
+    def output(self, t, q, v, w, c):
+        del t, q, v, w
+        return c
+
+
+def test_a_controller_that_is_sampled_is_refused():
+    with pytest.raises(ValueError, match="A controller that is sampled changes the ends of steps"):
+        run(dt=0.01, solver=AdamsBashforth(2), controller=Relay())
+
+
+@pytest.mark.slow
+def test_the_gradient_of_a_batch_leaves_a_member_that_is_no_number_alone():
+    def end(speed):
+        state = eqx.tree_at(lambda x: x.v, START, speed * START.v)
+        made = run(state, dt=0.1, solver=AdamsBashforth(4), throw=False, start_tolerance=None)
+        return made.q[-1, 0]
+
+    def finite(speeds):
+        ends = jax.vmap(end)(speeds)
+        return jnp.sum(jnp.where(jnp.isfinite(ends), ends, 0.0))
+
+    found = jax.grad(finite)(jnp.array([1.0, jnp.nan, 1.3]))
+    assert found[1] == 0
+    np.testing.assert_allclose(found[2], jax.grad(end)(1.3), rtol=1e-12)
