@@ -43,7 +43,6 @@ from jaxdae.analysis.steps import (
     weighted_norm as weighted_norm,
 )
 from jaxdae.stability.stability_functions import (
-    AdamsBashforth as AdamsBashforth,
     amplification as amplification,
     step_matrix as step_matrix,
     tableau as tableau,

@@ -28,8 +28,8 @@ from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.stabilization import AbstractStabilization, perturbation_block
 from jaxdae.reprs import shown
 from jaxdae.stability.stability_functions import (
-    AdamsBashforth,
     amplification,
+    is_multistep,
     step_matrix,
     tableau,
 )
@@ -173,7 +173,7 @@ def step_limit(
         ValueError: for an `H` that is not Hurwitz, a contraction that no step reaches, or a solver
             without a stability function; with the numbers.
     """
-    if isinstance(stabilization, diffrax.AbstractSolver | AdamsBashforth):
+    if isinstance(stabilization, diffrax.AbstractSolver):
         raise TypeError(
             f"step_limit: {type(stabilization).__name__} is a solver and comes second: "
             "step_limit(stabilization, solver)."
@@ -226,7 +226,7 @@ def _first_exits(factor: Callable, roots: np.ndarray) -> np.ndarray:
 
 
 def _in_norm(H, roots, solver, theta, weight) -> StepLimit:
-    if isinstance(solver, AdamsBashforth):
+    if is_multistep(solver):
         raise ValueError("the Lyapunov-norm version is for one-step methods; use 'spectral'.")
     weight = balanced_weight(H) if weight is None else lyapunov_certificate(H=H, weight=weight).m
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae import __version__
-from jaxdae.analysis import AdamsBashforth, EquilibriumError
+from jaxdae.analysis import EquilibriumError
 from jaxdae.analysis.findings import Analysis, analyze, Control, SolverLimits
 from jaxdae.commands.choice import chosen_formulation
 from jaxdae.commands.output import output_folder
@@ -19,6 +19,7 @@ from jaxdae.models.base import Rest
 from jaxdae.models.registry import rest_of
 from jaxdae.plotting import plot_roots, save_figure
 from jaxdae.simulation.choices import make_solver
+from jaxdae.solvers import AdamsBashforth
 from jaxdae.systems import State
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.precision import in_dtype

@@ -25,7 +25,11 @@ from jaxdae.solvers.constrained_term import check_terms
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import SampleSteps
-from jaxdae.stability.stability_functions import amplification, has_stability_function
+from jaxdae.stability.stability_functions import (
+    amplification,
+    has_stability_function,
+    is_multistep,
+)
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import call_with_shapes, check_instance, check_parameters, described
 from jaxdae.systems.checks import (
@@ -429,7 +433,7 @@ def step_warning(
     grows, and no step is short enough.
     """
     solver, projection = parts_of(solver)
-    if not has_stability_function(solver):
+    if not (has_stability_function(solver) or is_multistep(solver)):
         return None
     result = _perturbation_matrices(system, formulation, controller, state, t)
     if backward:

@@ -1,7 +1,9 @@
 """Solvers that diffrax does not ship, one for stiff equations too, and projected steps."""
 
 from jaxdae import names as _names
+from jaxdae.solvers.adams_bashforth import AdamsBashforth as AdamsBashforth
 from jaxdae.solvers.constrained_term import ConstrainedTerm as ConstrainedTerm
+from jaxdae.solvers.generalized_alpha import GeneralizedAlpha as GeneralizedAlpha
 from jaxdae.solvers.half_explicit import HalfExplicit as HalfExplicit
 from jaxdae.solvers.projected import Projected as Projected
 from jaxdae.solvers.radau import RadauIIA as RadauIIA

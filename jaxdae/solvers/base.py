@@ -123,3 +123,25 @@ class AbstractTracedSolver(diffrax.AbstractSolver):
     # prediction does: begun anew it is the same, to round-off. Kernels differentiate steps one by
     # one, and refuse to where this is false.
     state_is_prediction: ClassVar[bool] = False
+    # Whether steps depend on more than where they begin, on earlier ones: their ends cannot be
+    # moved in between.
+    remembers: ClassVar[bool] = False
+
+
+def refuse_memory(solver, who: str) -> None:
+    """Refuse a solver whose steps depend on those before, where their ends are changed.
+
+    Args:
+        solver: of diffrax.
+        who: what changes them.
+
+    Raises:
+        ValueError: for such a solver.
+    """
+    if isinstance(solver, AbstractTracedSolver) and solver.remembers:
+        name = type(solver).__name__
+        raise ValueError(
+            f"{who} changes the ends of steps, and each step of {name} goes on from those before: "
+            f"give {name} by itself, or a method of single steps, such as jaxdae.solvers.RK4() or, "
+            "for constrained equations, jaxdae.solvers.RadauIIA()."
+        )

@@ -14,6 +14,7 @@ from jaxdae.linalg.saddle_point import (
     MinimumNormSolve,
     SingularMassSolve,
 )
+from jaxdae.solvers.base import refuse_memory
 from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.sampled import Sampled
 from jaxdae.solvers.wrapped import AbstractChangedEnds
@@ -49,7 +50,7 @@ class Projected(AbstractChangedEnds):
 
     Raises:
         TypeError: if `solver` is not a solver, or is projected already.
-        ValueError: if `iterations` is not a positive integer.
+        ValueError: if `iterations` is not a positive integer, or `solver` depends on earlier steps.
     """
 
     solver: diffrax.AbstractSolver  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -63,6 +64,7 @@ class Projected(AbstractChangedEnds):
             )
         if isinstance(self.solver, Projected):
             raise TypeError("Projected wraps a solver once; give more iterations instead.")
+        refuse_memory(self.solver, "Projected")
         if not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(
                 f"Projected: iterations is {self.iterations!r}, must be a positive integer."
@@ -105,7 +107,8 @@ def parts_of(solver) -> Parts:
 def between_steps(solver) -> Projected | None:
     """What takes states between steps to the constraints that their ends satisfy, if anything."""
     method, projection = parts_of(solver)
-    return Projected(method) if enforces_constraints(method) else projection
+    # What the method itself is does not matter to rows.
+    return Projected(diffrax.Euler()) if enforces_constraints(method) else projection
 
 
 def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: int):
@@ -124,7 +127,7 @@ def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: 
     state = formulation.recover(system, t, y)
     t = jnp.asarray(t, state.q.dtype)
     # Without a solve of its own the formulation has not decided on the rank.
-    solve = holding_rank(_policy(formulation), system, t, state)
+    solve = holding_rank(policy(formulation), system, t, state)
     q, v = state.q, state.v
     positions = system.position_constraints(t, q).size
     for _ in range(iterations if positions else 0):
@@ -144,11 +147,13 @@ def _least(solve: AbstractSaddlePointSolve, mass, jac, residual) -> Float[Array,
     return solve(mass, jnp.zeros(mass.shape[0], mass.dtype), jac, -residual)[0]
 
 
-def _policy(formulation: AbstractFormulation) -> AbstractSaddlePointSolve:
+def policy(formulation: AbstractFormulation | None) -> AbstractSaddlePointSolve:
     """That of the formulation, or one that assumes no more than it does."""
     declared = solves(formulation)
     if declared:
         return declared[0]
+    if formulation is None:
+        return FullRankSolve()
     assumed = formulation.capabilities
     solve = FullRankSolve() if assumed.independent_constraints else MinimumNormSolve()
     return solve if assumed.regular_mass else SingularMassSolve(solve)

@@ -210,9 +210,9 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
             return jnp.stack([moved, jnp.max(jnp.abs(forces)) / largest])
 
         def solve(function, guess):
-            return _newton(function, guess, matrix, sizes)
+            return newton(function, guess, matrix, sizes)
 
-        tangent = partial(_tangent, matrix=matrix)
+        tangent = partial(tangent_of, matrix=matrix)
         x, converged = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
         changes = x[:, :states]
         y1 = jnp.where(converged > 0, start + changes[-1], jnp.nan)
@@ -302,7 +302,7 @@ def _predicted(past: Past, h, length, made_jump):
     return jax.lax.stop_gradient(jnp.concatenate([changes, multipliers], axis=1))
 
 
-def _newton(function, guess, matrix: _StageMatrix, sizes):
+def newton(function, guess, matrix: Any, sizes):
     """The stages by simplified Newton iteration, and 1 where it has converged, or else 0."""
     dtype = guess.dtype
     eps = float(jnp.finfo(dtype).eps)
@@ -332,7 +332,7 @@ def _newton(function, guess, matrix: _StageMatrix, sizes):
     return x, jnp.where(converged, 1.0, 0.0).astype(dtype)
 
 
-def _tangent(linear: Callable, right, *, matrix: _StageMatrix):
+def tangent_of(linear: Callable, right, *, matrix: Any):
     """Solution of the linear equations that the derivative of the stages satisfies.
 
     By the iteration that has found the stages, with the exact equations in place of the residual.

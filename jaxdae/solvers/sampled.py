@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.solvers.base import refuse_memory
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.wrapped import AbstractChangedEnds
 from jaxdae.systems.checks import is_concrete
@@ -30,6 +31,9 @@ class Sampled(AbstractChangedEnds):
 
     solver: diffrax.AbstractSolver  # pyright: ignore[reportIncompatibleVariableOverride]
     size: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        refuse_memory(self.solver, "A controller that is sampled")
 
     def finish(self, t, y, args):
         if isinstance(self.solver, AbstractChangedEnds):

@@ -3,7 +3,6 @@
 from jaxdae import names as _names
 from jaxdae.stability.measured import motion_frequency as motion_frequency
 from jaxdae.stability.stability_functions import (
-    AdamsBashforth as AdamsBashforth,
     amplification as amplification,
     stability_function as stability_function,
     step_matrix as step_matrix,

@@ -14,7 +14,7 @@ twice the same number where that is real. The search is on a grid in polar coord
 
 import numpy as np
 
-from jaxdae.stability.stability_functions import AdamsBashforth, amplification
+from jaxdae.stability.stability_functions import amplification, is_multistep
 
 # Roots beyond this many inverse steps are not looked for: every explicit method of diffrax is
 # unstable there, and those that are stable gain nothing that round-off would not take back.
@@ -57,7 +57,7 @@ def best_damping(solver, margin: float, *, real: bool = False) -> complex:
     Raises:
         ValueError: for a method that damps no root.
     """
-    multistep = isinstance(solver, AdamsBashforth)
+    multistep = is_multistep(solver)
     if multistep:  # each value costs an eigenvalue problem, and regions shrink with the steps
         largest = 3.0 * 0.5 ** (solver.steps - 1)
         least, rows, columns, cells, zooms, samples = largest / 100, 24, 41, 2, 24, 9

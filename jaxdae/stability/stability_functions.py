@@ -10,30 +10,15 @@ of `zeta^k - zeta^(k-1) - z (b_1 zeta^(k-1) + … + b_k) = 0`.
 """
 
 import diffrax
-import equinox as eqx
 import numpy as np
 
-from jaxdae.reprs import Module
 
+def is_multistep(solver) -> bool:
+    """Whether a solver is an explicit multistep method, such as `jaxdae.solvers.AdamsBashforth`.
 
-class AdamsBashforth(Module):
-    """The explicit Adams method of `steps` steps, for analysis.
-
-    Args:
-        steps: number of steps, 1 to 6.
+    It has `linear_steps`, the weights of the newest to the oldest rate in steps of one length.
     """
-
-    steps: int = eqx.field(static=True)
-
-    def __check_init__(self):
-        if not 1 <= self.steps <= 6:
-            raise ValueError(f"AdamsBashforth has 1 to 6 steps; got {self.steps}.")
-
-    def coefficients(self) -> np.ndarray:
-        """Weights of the newest to the oldest rate: exact for polynomials of degree `steps-1`."""
-        nodes = -np.arange(self.steps, dtype=float)
-        powers = np.arange(self.steps)
-        return np.linalg.solve(nodes[None] ** powers[:, None], 1.0 / (powers + 1.0))
+    return hasattr(solver, "linear_steps")
 
 
 def has_tableau(solver) -> bool:
@@ -68,7 +53,7 @@ def tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         raise ValueError(
             f"{type(solver).__name__} has no Butcher tableau of one right-hand side; step limits "
             "are known for Runge-Kutta solvers (Euler, Heun, RK4, Dopri5, Tsit5, Kvaerno5, …), "
-            "jaxdae.solvers.Rodas5P() and AdamsBashforth(steps)."
+            "jaxdae.solvers.Rodas5P() and jaxdae.solvers.AdamsBashforth(steps)."
         )
     if isinstance(solver, diffrax.Euler):
         return np.zeros((1, 1)), np.ones(1), np.zeros(1)
@@ -109,14 +94,14 @@ def amplification(solver, z) -> np.ndarray:
     """Factor by which one step multiplies a solution of `dy/dt = (z / h) y`.
 
     Args:
-        solver: one with a stability function, or `AdamsBashforth`.
+        solver: one with a stability function, or an explicit multistep method.
         z: complex numbers of any shape.
 
     Returns:
         `|R(z)|`, or the largest root of the multistep method, of the shape of `z`.
     """
     z = np.asarray(z, complex)
-    if isinstance(solver, AdamsBashforth):
+    if is_multistep(solver):
         return _largest_root(solver, z)
     return np.abs(stability_function(solver, z))
 
@@ -187,8 +172,9 @@ def step_matrix(H, h: float, solver) -> np.ndarray:
     return eye + h * np.einsum("i,ijk->jk", b, np.array(rates))
 
 
-def _largest_root(method: AdamsBashforth, z):
-    k, weights = method.steps, method.coefficients()
+def _largest_root(method, z):
+    weights = method.linear_steps
+    k = weights.size
     companion = np.zeros((*z.shape, k, k), complex)
     companion[..., 0, :] = z[..., None] * weights
     companion[..., 0, 0] += 1

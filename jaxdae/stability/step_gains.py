@@ -29,7 +29,7 @@ from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_positive_number, is_real
 from jaxdae.stability.damping import best_damping, worst_damping
 from jaxdae.stability.measured import best_along
-from jaxdae.stability.stability_functions import AdamsBashforth, tableau, zeros
+from jaxdae.stability.stability_functions import is_multistep, tableau, zeros
 from jaxdae.systems import mass_and_jacobian, State, System
 from jaxdae.systems.checks import is_concrete
 
@@ -145,8 +145,10 @@ class _Method:
 
     def __init__(self, solver):
         self.solver = solver
-        self.multistep = isinstance(solver, AdamsBashforth)
-        parts = (solver.coefficients(),) if self.multistep else _checked_tableau(solver)[:2]
+        self.multistep = is_multistep(solver)
+        parts = (
+            (np.asarray(solver.linear_steps),) if self.multistep else _checked_tableau(solver)[:2]
+        )
         self.key = (self.multistep, *(x.tobytes() for x in parts))
 
     def __hash__(self):

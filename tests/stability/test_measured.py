@@ -12,8 +12,8 @@ import pytest
 
 import jaxdae
 from jaxdae.models.sleigh import ChaplyginSleigh
-from jaxdae.solvers import RK4
-from jaxdae.stability import AdamsBashforth, motion_frequency, step_gains
+from jaxdae.solvers import AdamsBashforth, RK4
+from jaxdae.stability import motion_frequency, step_gains
 
 SLEIGH = ChaplyginSleigh()
 CRITICAL = jaxdae.Baumgarte.critical(1.0)

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.solvers import RK4
+from jaxdae.solvers import AdamsBashforth, RK4
 from jaxdae.stability import (
-    AdamsBashforth,
     amplification,
     motion_frequency,
     stability_function,

@@ -1,0 +1,366 @@
+"""Generalized-alpha: order, damping, constraints at both levels, step control, derivatives."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import jaxdae
+from jaxdae.models.chain import Chain
+from jaxdae.models.slider_crank import SliderCrank
+from jaxdae.solvers import ConstrainedTerm, GeneralizedAlpha, Projected
+from jaxdae.solvers.generalized_alpha import coefficients, first_order_coefficients
+
+END = diffrax.SaveAt(t1=True)
+BACKENDS = ["plain", "native"]
+TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
+TERM = ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
+
+
+class Swing(jaxdae.System):
+    """A mass that depends on its place, on a rope of varying length from a moving support."""
+
+    def kinetic_energy(self, t, q, v):
+        del t
+        return 0.5 * v @ v * (1 + 0.1 * q[0] ** 2)
+
+    def potential_energy(self, t, q):
+        del t
+        return 9.81 * q[1]
+
+    def position_constraints(self, t, q):
+        length = 1 + 0.1 * jnp.cos(2 * t)
+        return jnp.stack([(q[0] - 0.2 * jnp.sin(3 * t)) ** 2 + q[1] ** 2 - length**2])
+
+
+SWINGING = jaxdae.consistent_state(Swing(), jnp.array([0.5, -0.9]), jnp.array([0.3, 0.2]))
+
+
+def run(system: Any, state, **options):
+    settings: dict[str, Any] = {"t1": 1.0, "solver": GeneralizedAlpha()} | options
+    return jaxdae.simulate(system, jaxdae.Multipliers(), state, **settings)
+
+
+def exactly(system, state, **options):
+    """By another method, at a tolerance of 1e-12."""
+    settings = {"solver": Projected(diffrax.Dopri8()), "stepsize_controller": TIGHT} | options
+    return run(system, state, **settings)
+
+
+def values(found):
+    return [np.asarray(x) for x in (found.q, found.v, found.multipliers)]
+
+
+@pytest.mark.parametrize("rho_inf", [0.0, 0.5, 0.8, 0.99])
+def test_coefficients_are_of_second_order_and_have_the_errors_that_they_say(rho_inf):
+    """By a motion that is a polynomial, whose accelerations are known."""
+    for one in (coefficients(rho_inf), first_order_coefficients(rho_inf)):
+        assert one.gamma == pytest.approx(0.5 - one.alpha_m + one.alpha_f, abs=1e-15)
+        # A parabola of accelerations, t^2 / 2, over many steps of one second: algorithmic ones
+        # follow it by their shift and a constant, and velocities t^3 / 6 by a constant error.
+        a, v = 0.5 * one.shift**2, [0.0]
+        for i in range(400):
+            ends = (1 - one.alpha_f) * 0.5 * (i + 1) ** 2 + one.alpha_f * 0.5 * i**2
+            new = (ends - one.alpha_m * a) / (1 - one.alpha_m)
+            v.append((1 - one.gamma) * a + one.gamma * new)
+            a = new
+        error = (400**3 - 399**3) / 6 - v[-1]
+        assert error == pytest.approx(one.velocity_error, abs=1e-9)  # of numbers up to 1e5
+    one = coefficients(rho_inf)
+    # Accelerations t: positions t^3 / 6.
+    moved = (0.5 - one.beta) * one.shift + one.beta * (1 + one.shift)
+    assert 1 / 6 - moved == pytest.approx(one.position_error, abs=1e-15)
+
+
+class Oscillator(jaxdae.System):
+    """`q'' = -omega^2 q` and `w' = -omega w`."""
+
+    omega: float = 1.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 0.5 * self.omega**2 * q @ q
+
+    def actuator_rate(self, t, q, v, w, u):
+        del t, q, v, u
+        return -self.omega * w
+
+
+@pytest.mark.parametrize("rho_inf", [0.3, 0.8, 0.95])
+def test_infinitely_fast_vibrations_and_decays_are_damped_as_asked(rho_inf):
+    """The spectral radius of a step on all that is handed on; the motion's own at small steps."""
+    solver = GeneralizedAlpha(rho_inf)
+    y = (jaxdae.State(jnp.ones(1), jnp.ones(1), jnp.ones(1)), None)
+
+    def radius(omega):
+        args = Oscillator(omega), None, None
+        flat, unravel = ravel_pytree((y, solver.init(TERM, 0.0, 1.0, y, args)))
+
+        def step(x):
+            begin, past = unravel(x)
+            made = solver.step(TERM, 0.0, 1.0, begin, args, past, False)
+            return ravel_pytree((made[0], made[3]))[0]
+
+        return np.abs(np.linalg.eigvals(jax.jacfwd(step)(flat))).max()
+
+    assert radius(1e4) == pytest.approx(rho_inf, abs=1e-6)  # to omega^-2, and round-off of 1e8
+    assert all(radius(x) <= 1 + 1e-12 for x in (0.1, 1.0, 3.0, 10.0))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("index", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_positions_velocities_and_multipliers_are_of_second_order(backend, index):
+    """At the end and in the largest error along the way: no transient at the start."""
+    times = diffrax.SaveAt(ts=jnp.linspace(0.0, 1.0, 11))
+    exact = values(exactly(Swing(), SWINGING, saveat=times))
+    errors = []
+    for dt in (0.005, 0.0025):
+        solver = GeneralizedAlpha(0.8, index=index)
+        found = run(Swing(), SWINGING, dt=dt, saveat=times, solver=solver, backend=backend)
+        assert found.backend == backend
+        violation = found.violation
+        assert max(np.abs(violation.phi).max(), np.abs(violation.phi_dot).max()) < 1e-13
+        errors.append(
+            [f(np.abs(a - b)) for a, b in zip(values(found), exact, strict=True)
+             for f in (np.max, lambda x: np.max(x[-1]))]
+        )  # fmt: skip
+    np.testing.assert_allclose(np.log2(np.divide(*errors)), 2.0, atol=0.15)
+
+
+@pytest.mark.parametrize("index", [2, 3])
+def test_multipliers_of_its_steps_are_of_second_order_from_the_first_on(index):
+    """Those that it hands on, in the step of which the start is the first."""
+    args, y0 = (Swing(), jaxdae.Multipliers(), None), (SWINGING, None)
+    solver, errors = GeneralizedAlpha(0.8, index=index), []
+
+    @jax.jit
+    def two(h):
+        past = solver.init(TERM, 0.0, h, y0, args)
+        y1, _, _, past, _ = solver.step(TERM, 0.0, h, y0, args, past, False)
+        here = TERM.vf(h, y1, args).dynamics
+        system = jnp.block([[here.mass, here.jac.T], [here.jac, jnp.zeros((1, 1))]])
+        exact = jnp.linalg.solve(system, jnp.concatenate([here.force, -here.gamma]))[-1]
+        return past.multipliers[0] - exact
+
+    errors = [abs(float(two(h))) for h in (0.01, 0.005)]
+    # Of index 3 the error in a first step may be of higher order.
+    assert np.log2(errors[0] / errors[1]) > 1.8
+
+
+def test_a_chain_of_many_links_keeps_its_constraints():
+    links = 30
+    chain = Chain([1.0 / links] * links, [1.0] * links)
+    q = jnp.stack([jnp.arange(1.0, links + 1) / links, jnp.zeros(links)], 1).ravel()
+    found = run(chain, jaxdae.State(q, jnp.zeros(2 * links)), t1=0.1, dt=0.005)
+    assert np.abs(found.violation.phi).max() < 1e-14
+    assert np.abs(found.violation.phi_dot).max() < 1e-14
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("index", [2, 3])
+def test_adaptive_steps_have_errors_of_the_order_of_their_tolerance(index, backend):
+    exact = exactly(Swing(), SWINGING, saveat=END)
+    errors, steps = [], []
+    for tolerance in (1e-5, 1e-7):
+        control = diffrax.PIDController(rtol=tolerance, atol=tolerance)
+        found = run(
+            Swing(), SWINGING, solver=GeneralizedAlpha(0.8, index=index), backend=backend,
+            stepsize_controller=control, saveat=END,
+        )  # fmt: skip
+        pairs = zip(values(found)[:2], values(exact)[:2], strict=True)
+        errors.append(max(np.abs(a - b).max() for a, b in pairs))
+        steps.append(int(found.stats["num_accepted_steps"]))
+        # Each step adds its tolerance at most, which is that of the mean square of four states.
+        assert errors[-1] < 2 * steps[-1] * tolerance * (1 + np.abs(exact.v).max())
+    # A hundredth of the tolerance: steps shorter by its cube root, errors by the square of that.
+    assert 3.5 < steps[1] / steps[0] < 6.0
+    assert errors[1] < 0.1 * errors[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [2, 3])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_velocity_constraints_actuators_and_everything_else(everything, index, backend):
+    start = jaxdae.consistent_state(everything, [1.2, -0.9, 0.3], [0.5, 0.4, -0.3], w=[0.7])
+    exact = exactly(everything, start, saveat=END, t1=0.5)
+    errors = []
+    for dt in (0.005, 0.0025):
+        solver = GeneralizedAlpha(0.7, index=index)
+        found = run(everything, start, dt=dt, solver=solver, t1=0.5, saveat=END, backend=backend)
+        violation = found.violation
+        assert max(np.abs(violation.phi).max(), np.abs(violation.phi_dot).max()) < 1e-12
+        pairs = zip((*values(found), found.w), (*values(exact), exact.w), strict=True)
+        errors.append([np.abs(a - b).max() for a, b in pairs])
+    np.testing.assert_allclose(np.log2(np.divide(*errors)), 2.0, atol=0.15)
+
+
+class Loop(jaxdae.System):
+    """Three masses on equal cranks, each at its distance from both others: one loop too many."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 9.81 * jnp.sum(q[1::2])
+
+    def position_constraints(self, t, q):
+        del t
+        a, b, c = jnp.split(q, 3)
+        x = jnp.array([1.0, 0.0])
+        pairs = (a, 1), (b - x, 1), (c - 2 * x, 1), (a - b, 1), (b - c, 1), (a - c, 4)
+        return jnp.stack([d @ d - length for d, length in pairs])
+
+
+@pytest.mark.slow
+def test_a_redundant_loop_swings_as_a_pendulum():
+    crank, x = jnp.array([np.sin(0.7), -np.cos(0.7)]), jnp.array([1.0, 0.0])
+    start = jaxdae.State(jnp.concatenate([crank, crank + x, crank + 2 * x]), jnp.zeros(6))
+    exact = exactly(Chain([1.0], [1.0]), jaxdae.State(crank, jnp.zeros(2)), saveat=END)
+
+    errors = []
+    for dt in (0.01, 0.005):
+        found = run(Loop(), start, dt=dt, saveat=END)
+        errors.append(np.abs(found.q[-1, :2] - exact.q[-1]).max())
+        assert np.abs(found.violation.phi_dot).max() < 1e-13
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_jump_of_an_input_that_is_declared(backend):
+    class Pushed(Swing):
+        def force(self, t, q, v, w, u):
+            del t, q, v, w
+            return jnp.array([1.0, 0.0]) * u
+
+    def control(t, q, v, w):
+        del q, v, w
+        return jnp.where(t < 0.4737, 0.0, 3.0)
+
+    def clipped(controller):
+        return diffrax.ClipStepSizeController(controller, jump_ts=jnp.array([0.4737]))
+
+    options: dict[str, Any] = {"controller": control, "saveat": END}
+    exact = exactly(Pushed(), SWINGING, stepsize_controller=clipped(TIGHT), **options)
+    steps = clipped(diffrax.PIDController(rtol=1e-7, atol=1e-7))
+    found = run(Pushed(), SWINGING, stepsize_controller=steps, backend=backend, **options)
+    smooth = run(Swing(), SWINGING, stepsize_controller=steps, backend=backend, saveat=END)
+    np.testing.assert_allclose(found.q, exact.q, atol=5e-5)  # 300 tolerances
+    # No steps are lost at the jump.
+    assert int(found.stats["num_steps"]) < 1.2 * int(smooth.stats["num_steps"])
+
+
+class Top(jaxdae.System):
+    """A rigid body about its mass centre: a unit quaternion, and angular velocities in the body."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ (jnp.array([1.0, 2.0, 3.0]) * v)
+
+    def rate(self, t, q, v):
+        del t
+        s, x, y, z = q
+        rows = jnp.array([[-x, -y, -z], [s, -z, y], [z, s, -x], [-y, x, s]])
+        return 0.5 * rows @ v
+
+
+@pytest.mark.slow
+def test_velocities_that_are_not_rates():
+    start = jaxdae.State(jnp.array([1.0, 0.0, 0.0, 0.0]), jnp.array([0.5, 2.0, -0.3]))
+    exact = exactly(Top(), start, saveat=END)
+    errors = []
+    for dt in (0.02, 0.01):
+        found = run(Top(), start, dt=dt, saveat=END)
+        errors.append([np.abs(found.q - exact.q).max(), np.abs(found.v - exact.v).max()])
+        assert abs(np.linalg.norm(found.q[-1]) - 1) < 1e-14
+    np.testing.assert_allclose(np.log2(np.divide(*errors)), 2.0, atol=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_run_back_in_time_returns_and_single_precision(backend):
+    there = run(Swing(), SWINGING, dt=0.005, backend=backend)
+    back = run(Swing(), there.last_state, t0=1.0, t1=0.0, dt=-0.005, backend=backend)
+    # Of what is damped each way: of the third order, as the errors of both ways have other signs.
+    np.testing.assert_allclose(back.q[-1], SWINGING.q, atol=1e-6)
+    state = jax.tree.map(lambda x: x.astype(jnp.float32), SWINGING)
+    found = run(Swing(), state, dt=0.005, backend=backend)
+    assert found.q.dtype == jnp.float32
+    np.testing.assert_allclose(found.q[-1], there.q[-1], atol=1e-5)  # of 200 steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [2, 3])
+def test_derivatives_in_both_modes(index):
+    """By a length, which the start depends on, too; kernels leave them to the plain program."""
+    base = SliderCrank()
+
+    def end(length, adjoint=None, backend: Any = "auto"):
+        system = eqx.tree_at(lambda x: x.crank_length, base, length * base.crank_length)
+        start = jaxdae.consistent_state(system, *base.start())
+        made = run(
+            system, start, t1=0.2, backend=backend, adjoint=adjoint, dt=0.02,
+            solver=GeneralizedAlpha(0.8, index=index),
+        )  # fmt: skip
+        return jnp.sum(made.q[-1] * jnp.arange(1.0, 4.0)) + made.v[-1, 0] + made.multipliers[-1, 0]
+
+    reverse = jax.grad(end)(1.0)
+    forward = jax.jvp(lambda x: end(x, diffrax.ForwardMode()), (1.0,), (1.0,))[1]
+    np.testing.assert_allclose(forward, reverse, rtol=1e-10)
+    h = 1e-4
+    near, far = (end(1 + x, backend="plain") - end(1 - x, backend="plain") for x in (h, 2 * h))
+    np.testing.assert_allclose(reverse, (8 * near - far) / (12 * h), rtol=1e-7)
+    with pytest.raises(jaxdae.BackendError, match="hand a state from one to the next"):
+        jax.grad(end)(1.0, None, "native")
+
+
+def test_a_member_that_is_no_number_is_alone():
+    def end(scale):
+        state = eqx.tree_at(lambda x: x.v, SWINGING, scale * SWINGING.v)
+        return run(Swing(), state, t1=0.1, dt=0.05, throw=False, start_tolerance=None).q[-1]
+
+    found = jax.vmap(end)(jnp.array([1.0, jnp.nan, 1.0]))
+    np.testing.assert_array_equal(found[0], found[2])
+    assert np.isfinite(found[0]).all()
+    assert np.isnan(found[1]).all()
+
+
+def test_steps_of_no_length_change_nothing():
+    solver, args, y0 = GeneralizedAlpha(), (Swing(), None, None), (SWINGING, None)
+    past = solver.init(TERM, 0.0, 0.1, y0, args)
+    y1, error, _, after, _ = solver.step(TERM, 0.0, 0.0, y0, args, past, False)
+    for a, b in zip(jax.tree.leaves((y0, past)), jax.tree.leaves((y1, after)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert all(not np.any(x) for x in jax.tree.leaves(error))
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"rho_inf is 1\.0, must be a number from 0"):
+        GeneralizedAlpha(1.0)
+    with pytest.raises(ValueError, match="index is 1, must be 2"):
+        GeneralizedAlpha(index=1)
+    with pytest.raises(ValueError, match="give GeneralizedAlpha by itself"):
+        Projected(GeneralizedAlpha())
+    with pytest.raises(ValueError, match=r"give it jaxdae.Multipliers\(\)"):
+        jaxdae.simulate(
+            Swing(), jaxdae.Multipliers(jaxdae.Baumgarte(K_D=1.0, K_P=1.0)), SWINGING, t1=1.0,
+            dt=0.1, solver=GeneralizedAlpha(),
+        )  # fmt: skip
+
+
+def test_a_step_whose_iterations_do_not_converge_fails():
+    fast = eqx.tree_at(lambda x: x.v, SWINGING, jnp.array([9.0, 5.0]) * 4)
+    with pytest.raises(jaxdae.SimulationError, match="no longer finite after t = 0 s"):
+        run(Swing(), fast, t1=2.0, dt=1.0, start_tolerance=None)
