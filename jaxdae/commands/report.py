@@ -8,7 +8,7 @@ import numpy as np
 from jaxdae.analysis.findings import Analysis, Control, Stabilizer
 from jaxdae.analysis.steps import clean
 from jaxdae.formulations.stabilization import AbstractStabilization
-from jaxdae.results.tables import label_field
+from jaxdae.results.naming import label_field
 from jaxdae.simulation.choices import fields_of
 from jaxdae.tables import gain_text, table
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
+from jaxdae.diagnosis.curves import hermite, resolved
 from jaxdae.diagnosis.findings import Finding, Passage
 from jaxdae.diagnosis.starts import start_rank
 from jaxdae.formulations.base import solves
@@ -29,8 +30,6 @@ NEAR, AROUND = 1e-2, 0.1
 _PLACES, _ROUNDS = 16, 4
 # How often intervals are halved before, for warnings, to leave out those where bounds suffice.
 _HALVINGS = 5
-# What trapezoids of the velocities may miss of a change: about 1 rad of an oscillation in a row.
-_RESOLVED = 0.1
 # Rows of a block: a default run is one, and places between rows are few.
 BLOCK, _FEW = 256, 64
 # In how many intervals values of members of a batch are searched.
@@ -76,24 +75,6 @@ def row_scales(xp, jac):
     return 1.0 / xp.where(lengths > 0, lengths, 1.0)[:, None]
 
 
-def hermite(xp, h, s, q, v):
-    """Cubic Hermite interpolation of `q`, and its rate, at a part `s` of steps `h`.
-
-    Steps have shape `(k, 1, 1)`, parts `(k, places, 1)`; `q` and `v` are pairs of coordinates and
-    velocities at both ends, each `(k, 1, n)`.
-    """
-    (q0, q1), (v0, v1) = q, v
-    position = (
-        (1 + 2 * s) * (1 - s) ** 2 * q0
-        + s * (1 - s) ** 2 * h * v0
-        + s**2 * (3 - 2 * s) * q1
-        + s**2 * (s - 1) * h * v1
-    )
-    step = xp.where(h == 0, 1.0, h)
-    rate = 6 * s * (s - 1) * (q0 - q1) / step + (1 - s) * (1 - 3 * s) * v0 + s * (3 * s - 2) * v1
-    return position, rate
-
-
 def curve(xp, ts, q, v, i, s):
     """Times, coordinates and rates at parts `s (k, places)` of intervals `i (k,)` between rows."""
     h = (ts[i + 1] - ts[i])[:, None]
@@ -131,17 +112,6 @@ def lower_bounds(xp, values, jac):
 def weyl(one, other, change):
     """The lowest between two values that change at most by one half more than `change`."""
     return 0.5 * (one + other - 1.5 * change)
-
-
-def resolved(xp, ts, q, v):
-    """Which intervals are short enough for the Hermite curve to follow the motion.
-
-    There the trapezoidal rule on the velocities nearly gives the change of the coordinates.
-    """
-    h = (ts[1:] - ts[:-1])[:, None]
-    largest = lambda x: xp.max(xp.abs(x), axis=1)  # noqa: E731
-    missed = largest(q[1:] - q[:-1] - 0.5 * h * (v[1:] + v[:-1]))
-    return missed <= _RESOLVED * xp.maximum(largest(h * v[1:]), largest(h * v[:-1]))
 
 
 def _singular_values(jac: np.ndarray) -> np.ndarray:

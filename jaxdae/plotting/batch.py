@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from jaxdae.diagnosis import passages
+from jaxdae.diagnosis import curves
 from jaxdae.plotting import readout, style
 from jaxdae.plotting.histories import names_and_units, QUANTITIES
 
@@ -202,7 +202,7 @@ class _Members:
 def _too_sparse(ts: np.ndarray, q: np.ndarray, v: np.ndarray) -> bool:
     """Whether a member has an interval that cubics cannot follow."""
     known = np.isfinite(ts)
-    return known.sum() > 1 and not passages.resolved(np, ts[known], q[known], v[known]).all()
+    return known.sum() > 1 and not curves.resolved(np, ts[known], q[known], v[known]).all()
 
 
 def _name(run: Any, place: tuple[int, ...]) -> str:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxdae.diagnosis import passages
+from jaxdae.diagnosis import curves
+from jaxdae.diagnosis.findings import Passage
 from jaxdae.plotting import readout, style
 
 # Beside curves this many times larger one is flat, and has a panel of its own.
@@ -118,7 +119,7 @@ def _too_few_rows(trajectory: Any) -> str | None:
     count = readout.times(trajectory).size
     rows = readout.moving(trajectory) if _is_run(trajectory) else None
     if rows is not None:
-        long = int((~passages.resolved(np, *rows)).sum()) if rows.ts.size > 1 else 0
+        long = int((~curves.resolved(np, *rows)).sum()) if rows.ts.size > 1 else 0
         what = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
         return f"{what}; save more rows" if long else None
     steps = int(np.asarray((getattr(trajectory, "stats", None) or {}).get("num_steps", 0)))
@@ -127,16 +128,18 @@ def _too_few_rows(trajectory: Any) -> str | None:
     return f"{count} rows of a run of {steps} steps: motions between rows may be missing"
 
 
-def _passages(trajectory: Any) -> list[passages.Passage]:
+def _passages(trajectory: Any) -> list[Passage]:
     """Near-singular positions that a run passed, as far as that can be computed."""
     rows = readout.moving(trajectory) if _is_run(trajectory) else None
     if rows is None or rows.ts.size < 2:
         return []
-    found, _ = passages.passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)
+    from jaxdae.diagnosis.passages import passages_along  # loads JAX, which stored runs need not
+
+    found, _ = passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)
     return found
 
 
-def _mark_passages(axes: np.ndarray, found: list[passages.Passage]) -> None:
+def _mark_passages(axes: np.ndarray, found: list[Passage]) -> None:
     """A dashed line through all axes at each, how close the closest was in the legend.
 
     Of many, lines at the edge: through all axes they would hide the curves.
@@ -158,7 +161,7 @@ def plot_histories(
     *,
     labels: Any = None,
     quantities: Sequence[str] = ("q", "v"),
-    singular: bool | Sequence[passages.Passage] = True,
+    singular: bool | Sequence[Passage] = True,
     title: str | None = None,
 ) -> Figure:
     """Draw quantities of one trajectory against time, one pair of axes per quantity and unit.

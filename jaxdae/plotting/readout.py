@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.diagnosis import passages
-from jaxdae.results.tables import (
+from jaxdae.diagnosis import curves
+from jaxdae.results.naming import (
     common_unit as common_unit,
     label_field as label_field,
     per_second as per_second,
@@ -162,7 +162,7 @@ def at(rows: Moving, ts: np.ndarray) -> Moving:
     steps = rows.ts[i + 1] - rows.ts[i]
     parts = ((ts - rows.ts[i]) / steps)[:, None, None]
     ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
-    q, v = passages.hermite(np, steps[:, None, None], parts, ends(rows.q), ends(rows.v))
+    q, v = curves.hermite(np, steps[:, None, None], parts, ends(rows.q), ends(rows.v))
     return Moving(ts, q[:, 0], v[:, 0])
 
 

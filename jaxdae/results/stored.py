@@ -29,13 +29,12 @@ from jaxdae.control.base import ControlledSystem, ControllerOutput
 from jaxdae.diagnosis.failure import describe_failure
 from jaxdae.files import output_file, replace_file
 from jaxdae.results import readings
+from jaxdae.results.naming import WORKS as WORKS
 from jaxdae.systems import Points, State
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.kinematics import along_motion
 from jaxdae.version import __version__
 
-# Fields of `Power`.
-WORKS = ("work.force", "work.dissipation", "work.constraint", "work.explicit")
 # Quantities that have a row for each time.
 ROWS = (
     "ts", "q", "v", "w", "u", "multipliers", "phi", "phi_dot", "energy", "kinetic_energy",

@@ -10,7 +10,7 @@ import pytest
 from helpers.stored_runs import released, stored
 from jaxdae import Trajectory
 from jaxdae.plotting import plot_energy, plot_histories, plot_violation
-from jaxdae.results.tables import axis_labels
+from jaxdae.results.naming import axis_labels
 
 
 def _release(length, angle):

@@ -50,15 +50,7 @@ def _loop(name):
 
 
 def exact(a, b, c, dtype):
-    """The nearest number to the exact result, of two that are as near the even one.
-
-    Of double precision where numbers are usual; elsewhere product and sum are rounded.
-    """
-    sizes = np.abs([a, b, c])
-    usual = (sizes >= [2.0**-450, 2.0**-450, 2.0**-900]) & (sizes <= [2.0**450, 2.0**450, 2.0**900])
-    usual[2] |= c == 0
-    if dtype == DOUBLE and not usual.all():
-        return a * b + c
+    """The nearest number to the exact result, of two that are as near the even one."""
     value = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
     if value == 0:
         return dtype(a * b + c)
@@ -111,3 +103,16 @@ def test_special_values(fused, dtype):
     np.testing.assert_array_equal(result, expected)
     real = ~np.isnan(expected)
     np.testing.assert_array_equal(np.signbit(result[real]), np.signbit(expected[real]))
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
+def test_products_beyond_all_numbers_may_have_a_sum_within(fused, dtype):
+    largest = np.finfo(dtype).max
+    a, b = np.array([largest, largest], dtype), np.array([2.0, 2.0], dtype)
+    c = np.array([-largest, -np.inf], dtype)
+    np.testing.assert_array_equal(fused(a, b, c), np.array([largest, -np.inf], dtype))
+    tiny = np.finfo(dtype).smallest_subnormal
+    half = np.array([0.5, -0.5], dtype)
+    zeros = fused(np.array([tiny, tiny]), half, np.array([0.0, 0.0], dtype))
+    np.testing.assert_array_equal(np.signbit(zeros), [False, True])
+    np.testing.assert_array_equal(zeros, 0.0)
