@@ -74,14 +74,25 @@ def test_every_formulation_has_something_to_tune(name):
     assert any(jax.tree.leaves(trainable(study.params)))
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+REMEMBERING = [x for x, solver in SOLVERS.items() if getattr(solver, "remembers", False)]
+OF_SINGLE_STEPS = [x for x in SOLVERS if x not in REMEMBERING]
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_nothing_stands_around_a_method_whose_steps_go_on_from_those_before(name):
+    assert type(make_solver(name)) is SOLVERS[name]
+    with pytest.raises(ValueError, match="Projected changes the ends of steps"):
+        make_solver(f"projected-{name}")
+
+
+@pytest.mark.parametrize("name", OF_SINGLE_STEPS)
 def test_a_method_around_a_method_is_made_of_their_names(name):
     projected = make_solver(f"projected-{name}")
     assert isinstance(projected, jaxdae.Projected)
     assert type(projected.solver) is SOLVERS[name]
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", OF_SINGLE_STEPS)
 def test_implicit_methods_take_a_tolerance_where_steps_are_fixed(name):
     """Newton's method: one Jacobian for all iterations fails where steps are long for it."""
     projected: Any = make_solver(f"projected-{name}", 1e-8)
