@@ -30,6 +30,7 @@ from jaxdae.analysis.steps import (
 from jaxdae.compiled import jit
 from jaxdae.formulations import Baumgarte
 from jaxdae.reprs import shown
+from jaxdae.stability.stability_functions import is_multistep
 from jaxdae.systems import State, System
 
 # Newton steps to the rest of the integrated equations, which the penalty form shifts a little.
@@ -254,7 +255,7 @@ def _limits(solver, stabilizer: Stabilizer | None, field: Field, dt) -> SolverLi
     if stabilizer is not None:
         spectral = step_limit(stabilizer.H, solver)
         factor = None if dt is None else growth(solver, stabilizer.roots, dt)
-        if hasattr(solver, "order"):
+        if not is_multistep(solver):
             norm = step_limit(stabilizer.H, solver, version="lyapunov")
     factors = None if dt is None else (factor, growth(solver, field.roots, dt))
     return SolverLimits(spectral, norm, root_limit(solver, field.roots), factors)
