@@ -46,7 +46,7 @@ def _of_fields(value: Any) -> tuple:
     return (type(value), *(kinds(getattr(value, x, None)) for x in names))
 
 
-class Program:
+class Jitted:
     """A function as `jit` compiles it.
 
     Args:
@@ -89,7 +89,7 @@ def jit(function: Callable | None = None, **options) -> Any:
         function: to be compiled; of any arguments.
         options: of `jax.jit`.
     """
-    return functools.partial(jit, **options) if function is None else Program(function, options)
+    return functools.partial(jit, **options) if function is None else Jitted(function, options)
 
 
 @jax.tree_util.register_pytree_node_class

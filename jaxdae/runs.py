@@ -149,7 +149,7 @@ def simulate(
         TypeError: before any work, for an argument of the wrong kind.
         BackendError: when the native backend is asked for and cannot serve.
     """
-    settings = Settings(
+    settings = Given(
         t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, backend, progress,
         throw, work, start_tolerance, max_steps,
     )  # fmt: skip
@@ -162,7 +162,7 @@ def simulate(
     return trajectory
 
 
-class Settings(NamedTuple):
+class Given(NamedTuple):
     """What `simulate` takes beside system, formulation and state, as its docstring has it."""
 
     t0: Any
@@ -201,7 +201,7 @@ class _Ready(NamedTuple):
 _READY = Memory(16)
 
 
-def _ready(system, formulation, state, settings: Settings) -> _Ready:
+def _ready(system, formulation, state, settings: Given) -> _Ready:
     """A run made ready, or as it was when the same arguments were given before."""
 
     def make() -> _Ready:
@@ -304,14 +304,14 @@ def prepare(system, formulation, state, **settings) -> tuple[Problem, Method]:
     Raises:
         ValueError: as `simulate` does, and its other errors before any work.
     """
-    problem, method, said = _completed(system, formulation, state, Settings(**settings))
+    problem, method, said = _completed(system, formulation, state, Given(**settings))
     for text in said:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     return problem, method
 
 
 def _completed(
-    system, formulation, state, settings: Settings
+    system, formulation, state, settings: Given
 ) -> tuple[Problem, Method, tuple[str, ...]]:
     """The same, and what is to be warned of before the run."""
     (t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, backend, progress,
