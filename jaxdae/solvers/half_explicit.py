@@ -56,9 +56,8 @@ class HalfExplicit(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
     rates at both ends. Dense output is Hermite's cubic polynomial of the same rates.
 
     It is for `Multipliers()` without stabilization, fixed or adaptive steps, motions that are not
-    stiff. `Projected(diffrax.Dopri8())` takes fewer steps for the same error; the stages of this one
-    ask for first derivatives of the constraints alone.
-    Constraints may depend on each other.
+    stiff. `Projected(diffrax.Dopri8())` takes fewer steps for the same error; the stages of this
+    one ask for first derivatives of the constraints alone. Constraints may depend on each other.
 
     Derivatives are those of the discrete motion, in both modes.
     """
