@@ -24,6 +24,8 @@ from jaxdae.tuning.result import TuningHistory
 # Halvings of a perturbation that leads to no finite evaluation.
 _HALVINGS = 60
 # Steps are counted here, in evaluations.
+# What trust-constr returns that has converged with a constraint violation above `gtol`.
+_VIOLATED = 4
 _NO_LIMIT = 10**7
 
 
@@ -265,6 +267,9 @@ class ScipyRun:
             return in_words(RUNNING, 0.0, tolerance)
         if not self._names and self._best[3] == 0 and not np.any(answer.gradient):
             return in_words(FLAT, float(answer.loss), tolerance)
+        if self.problem.optimizer == "trust-constr" and found.status == _VIOLATED:
+            # Any violation exceeds a `gtol` of 0; above it has been compared with the tolerance.
+            return "converged", "SciPy: the trust region is as small as the tolerance"
         return ("converged" if found.success else "stalled"), f"SciPy: {found.message.lower()}"
 
     def rows_of(self, start: int) -> int:

@@ -38,6 +38,14 @@ def test_a_published_problem_is_solved_to_its_digits(optimizer, tolerance):
     assert result.evaluations == result.steps + 1 == result.history.loss.size
 
 
+def test_violations_of_the_size_of_round_off_count_as_none():
+    """No float's square is 2: what is left is below the tolerance, and SciPy counts it."""
+    root = (Equality(lambda x: x * x - 2.0, "root"),)
+    result = tune(lambda x: x, jnp.array(1.0), optimizer="trust-constr", constraints=root)
+    assert result.stop_reason == "converged"
+    assert 0 < result.violations["root"] < 1e-11
+
+
 @pytest.mark.filterwarnings("ignore:tune")
 def test_constraints_decide_and_it_is_said():
     result = tune(objective, START, constraints=CONSTRAINTS, steps=0)
