@@ -31,11 +31,11 @@ from competitors import mujoco_codes
 from competitors.base import version_of
 from problems import andrews, Case, chain, four_bar, two_link
 
-from jaxdae.files import write_json
 from jaxdae.kernels import kernel_report
 from jaxdae.kernels.cuda.assembler import AssemblyError
 from jaxdae.kernels.cuda.report import Device, DEVICES
 from jaxdae.solvers import RK4
+from jaxdae.storage.files import write_json
 from jaxdae.tables import table
 
 PROBLEMS: dict[str, Callable[[], Case]] = {

@@ -24,8 +24,8 @@ from competitors.base import MissingCodeError, version_of
 from matplotlib.axes import Axes
 from tqdm import tqdm
 
-from jaxdae.files import replace_file
 from jaxdae.plotting import save_figure
+from jaxdae.storage.files import replace_file
 
 T = TypeVar("T")
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxdae.files import write_json
+from jaxdae.storage.files import write_json
 from jaxdae.tables import table
 
 

@@ -84,7 +84,7 @@ def _configure(options) -> None:
     _set_flags(options)
     import jax
 
-    from jaxdae.files import private_folder
+    from jaxdae.storage.files import private_folder
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxdae"

@@ -36,7 +36,7 @@ def leave(*_) -> NoReturn:
 
     def last_words():
         # Whoever has not loaded it has not written.
-        files = sys.modules.get("jaxdae.files")
+        files = sys.modules.get("jaxdae.storage.files")
         if files is not None:
             files.stop_writing(_LAST_WORDS)
         sys.stdout.flush()

@@ -18,7 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from helpers.lowering import share_contexts
 from helpers.systems import DoublePendulum, Everything, LedPoint, Massless, RepeatedRod
-from jaxdae.files import replace_file
+from jaxdae.storage.files import replace_file
 
 jax.config.update("jax_enable_x64", True)
 

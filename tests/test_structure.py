@@ -17,7 +17,7 @@ MODULES = {
 }
 # From the lowest; each may import those before it.
 ROOMS = (
-    "files", "interruptions", "names", "tables", "reprs", "version", "references", "compiled",
+    "storage", "interruptions", "names", "tables", "reprs", "version", "references", "compiled",
     "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability", "formulations",
     "solvers", "control", "analysis",
     "simulation", "diagnosis", "results", "runs", "exports", "tuning", "parallel", "identification",

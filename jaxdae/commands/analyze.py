@@ -13,13 +13,13 @@ from jaxdae.analysis.findings import Analysis, analyze, Control, SolverLimits
 from jaxdae.commands.choice import chosen_formulation
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.report import gains, inputs, report, warnings
-from jaxdae.files import write_json
 from jaxdae.models import get_model, Model
 from jaxdae.models.base import Rest
 from jaxdae.models.registry import rest_of
 from jaxdae.plotting import plot_roots, save_figure
 from jaxdae.simulation.choices import make_solver
 from jaxdae.solvers import AdamsBashforth
+from jaxdae.storage.files import write_json
 from jaxdae.systems import State
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.precision import in_dtype

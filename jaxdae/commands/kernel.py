@@ -8,13 +8,13 @@ import jax.numpy as jnp
 
 from jaxdae.commands.choice import chosen_controller, chosen_formulation
 from jaxdae.commands.output import output_folder
-from jaxdae.files import replace_file, write_json
 from jaxdae.kernels.cuda.report import ASSUMED, KernelReport
 from jaxdae.kernels.integration.device_report import kernel_report
 from jaxdae.models import get_model, Model
 from jaxdae.runs import simulate
 from jaxdae.simulation.choices import make_solver
 from jaxdae.simulation.problem import default_tolerance
+from jaxdae.storage.files import replace_file, write_json
 from jaxdae.systems import State
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.tables import table

@@ -23,7 +23,6 @@ from jaxdae.control.base import offers_of
 from jaxdae.diagnosis.diagnose import diagnose
 from jaxdae.diagnosis.findings import Findings
 from jaxdae.diagnosis.passages import passages_along
-from jaxdae.files import write_json
 from jaxdae.models import get_model, Model
 from jaxdae.models.registry import catalogue
 from jaxdae.results.readings import read_rows
@@ -32,6 +31,7 @@ from jaxdae.runs import integrated, prepare
 from jaxdae.simulation.choices import make_solver
 from jaxdae.simulation.problem import default_tolerance, MAX_STEPS, Method, Problem, START_TOLERANCE
 from jaxdae.simulation.run import backend_of
+from jaxdae.storage.files import write_json
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.tables import table
 from jaxdae.version import __version__

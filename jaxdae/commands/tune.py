@@ -17,10 +17,10 @@ from jaxdae import __version__
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.tuning_pictures import draw
 from jaxdae.commands.tuning_report import Findings, record, report, Tuned
-from jaxdae.files import held, write_json
 from jaxdae.models import get_model
 from jaxdae.models.studies import studies
 from jaxdae.solvers import RK4
+from jaxdae.storage.files import held, write_json
 from jaxdae.systems import State
 from jaxdae.systems.precision import in_dtype
 from jaxdae.tuning import (

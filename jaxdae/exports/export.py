@@ -13,7 +13,6 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.control.base import AbstractDynamicController, closed_loop
-from jaxdae.files import replace_file
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import holding_rank
 from jaxdae.kernels.export.interface import Field, identifiers, Interface, structure
@@ -28,6 +27,7 @@ from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE, Times
 from jaxdae.solvers.projected import between_steps, parts_of
 from jaxdae.solvers.sampled import Sampled
+from jaxdae.storage.files import replace_file
 from jaxdae.systems import State, System
 from jaxdae.version import __version__
 

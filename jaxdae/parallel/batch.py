@@ -26,7 +26,7 @@ from jaxdae.parallel.program import (
     run_block,
     start_chunk,
 )
-from jaxdae.parallel.store import result_names, Store
+from jaxdae.storage.batches import result_names, Store
 
 
 class Memory:
@@ -197,7 +197,7 @@ def map_batch(
             processes.share(
                 lambda: _compute(members, layout, chunks, results, progress), results.kept
             )
-            return jax.tree.unflatten(structure, results.complete())
+            return jax.tree.unflatten(structure, _complete(results))
 
 
 def _compute(
@@ -227,6 +227,16 @@ def _compute(
                 while started:
                     finish()
             raise
+
+
+def _complete(results: Memory | Store) -> list[np.ndarray]:
+    """The results of all processes, when all have done their share."""
+    if isinstance(results, Memory):
+        return results.complete()
+    if processes.first_process():
+        results.complete()
+    processes.wait_for_all("jaxdae: the files have their names")
+    return results.results()
 
 
 def _bar(total: int, local, chunks, progress: bool) -> tqdm:

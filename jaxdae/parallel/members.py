@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from jaxdae.storage.fingerprints import leaf_name
+
 # In place of `None` among the axes, which JAX takes for an empty pytree.
 _SHARED = object()
 
@@ -86,11 +88,6 @@ def join(mapped: PyTree, shared: PyTree, rest: PyTree) -> Call:
     wrap = lambda x: jax.random.wrap_key_data(x.data, impl=x.kind) if is_keys(x) else x  # noqa: E731
     arrays = (jax.tree.map(wrap, x, is_leaf=is_keys) for x in (mapped, shared))
     return eqx.combine(*arrays, rest)
-
-
-def leaf_name(path) -> str:
-    """Name of a leaf by its path, as it is written in Python, such as `batch[0].q`."""
-    return jax.tree_util.keystr(path).lstrip(".")
 
 
 def stack(members: Sequence[PyTree]) -> PyTree:

@@ -2,20 +2,19 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from jaxdae.storage.batches import StoredBatchError
+from jaxdae.storage.fingerprints import differences
+
 
 class BatchError(RuntimeError):
     """A batch ended before all members were computed; finished chunks in a directory are kept."""
-
-
-class StoredBatchError(ValueError):
-    """A directory cannot be used: it holds another batch, none, or a damaged one."""
 
 
 def local_chunks(chunks: list[Any]) -> list[Any]:
@@ -63,24 +62,6 @@ def require_same(there: dict[str, Any], here: dict[str, Any]) -> None:
             f"process {jax.process_index() if differing else others[0]} has another batch than "
             f"process 0{what}; make the same call in all of them."
         )
-
-
-def differences(there: dict[str, Any], here: dict[str, Any], where: str) -> list[str]:
-    """A phrase for each entry in which two fingerprints differ, one of them `where` says."""
-    old, new = (dict(_entries(x)) for x in (there, here))
-    return [
-        f"{name}: {old.get(name)} {where}, {new.get(name)} here"
-        for name in {**new, **old}
-        if old.get(name) != new.get(name)
-    ]
-
-
-def _entries(sections: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for section, value in sections.items():
-        if isinstance(value, dict):
-            yield from ((f"{section}: {name}", x) for name, x in value.items())
-        else:
-            yield section, value
 
 
 def share(work: Callable[[], None], kept: str) -> None:

@@ -1,9 +1,7 @@
 """The one compiled program that runs every chunk of a batch, and what batch it is of."""
 
-import hashlib
 import math
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,7 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from jaxdae.kernels.llvm.machine_code import portable_names
-from jaxdae.parallel.members import join, leaf_name, Members
+from jaxdae.parallel.members import join, Members
+from jaxdae.storage.fingerprints import digest, leaf_name, software
 
 AXIS = "devices"
 # Bytes of an array that are read at once: inputs may be larger than memory.
@@ -172,13 +171,13 @@ def fingerprint(members: Members, layout: Layout) -> dict[str, Any]:
         "shared inputs": _arrays(members.shared),
         "program of the function and what it closes over": _program(members, layout),
         "platform": layout.mesh.devices.flat[0].platform,
-        "software": {"jax": version("jax"), "jaxlib": version("jaxlib")},
+        "software": software("jax", "jaxlib"),
     }
 
 
 def _arrays(tree: Any) -> dict[str, str]:
     return {
-        leaf_name(path): f"{x.dtype}{list(x.shape)} {_digest(_pieces(x))}"
+        leaf_name(path): f"{x.dtype}{list(x.shape)} {digest(_pieces(x))}"
         for path, x in jax.tree_util.tree_leaves_with_path(tree)
     }
 
@@ -197,11 +196,4 @@ def _program(members: Members, layout: Layout) -> str:
     mapped = members.take(layout.first_block())
     program: Any = run_block  # equinox keeps the `lower` of compiled functions from type checkers
     text = program.lower(mapped, members.shared, members.rest).as_text()
-    return _digest([portable_names(text).encode()])
-
-
-def _digest(parts: Any) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()[:16]
+    return digest([portable_names(text).encode()])

@@ -12,10 +12,10 @@ from jaxtyping import PyTree
 from jaxdae.control.base import AbstractDynamicController
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.parallel.batch import map_batch
-from jaxdae.parallel.store import error, load_batch
-from jaxdae.results.stored import About
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import simulate
+from jaxdae.storage.batches import error, load_batch
+from jaxdae.storage.runs import About
 from jaxdae.systems import State, System
 from jaxdae.systems.precision import in_dtype
 

@@ -13,9 +13,9 @@ from matplotlib.animation import FFMpegWriter
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from jaxdae.files import naming, output_file, replace_file
 from jaxdae.plotting import readout, shapes
 from jaxdae.plotting.mechanism import PATHS, Scene
+from jaxdae.storage.files import naming, output_file, replace_file
 
 # Runs that last between these are shown in real time unless a speed is asked for [s].
 _SHORTEST, _LONGEST = 2.0, 20.0

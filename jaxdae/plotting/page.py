@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_hex
 
-from jaxdae.files import output_file, replace_file
 from jaxdae.plotting import animation, histories, readout, shapes, style
 from jaxdae.plotting.mechanism import BODY, free_side, GROUND, LINK, named_places, PATHS, side
 from jaxdae.plotting.shapes import Shapes
+from jaxdae.storage.files import output_file, replace_file
 
 # Times that the slider stops at: a film of 5 to 20 s.
 _FRAMES = 151

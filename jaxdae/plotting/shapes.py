@@ -11,7 +11,8 @@ import numpy as np
 
 from jaxdae.plotting import readout
 from jaxdae.plotting.readout import Moving
-from jaxdae.results.stored import PLACES, points_of, RATES
+from jaxdae.results.stored import points_of
+from jaxdae.storage.runs import PLACES, RATES
 from jaxdae.systems import Points, System
 
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from jaxdae.files import naming, output_file, replace_file
+from jaxdae.storage.files import naming, output_file, replace_file
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; the yellow is left out.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

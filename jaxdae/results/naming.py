@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Fields of `Power`.
-WORKS = ("work.force", "work.dissipation", "work.constraint", "work.explicit")
+from jaxdae.storage.runs import WORKS
 
 
 class Named(NamedTuple):

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.files import output_file, replace_file
 from jaxdae.results.naming import (
     axis_labels,
     axis_names,
@@ -20,7 +19,8 @@ from jaxdae.results.naming import (
     quantities,
     varied_values,
 )
-from jaxdae.results.stored import shared_times
+from jaxdae.storage.files import output_file, replace_file
+from jaxdae.storage.runs import shared_times
 
 _LONG_NAMES = {
     "q": "coordinates", "v": "velocities", "w": "actuator states", "u": "control inputs",

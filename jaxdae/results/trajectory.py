@@ -16,9 +16,10 @@ from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import solves
 from jaxdae.results import described, readings, stored, tables
 from jaxdae.results.members import checked_index, Varied
-from jaxdae.results.stored import About, ROWS, WORKS
 from jaxdae.simulation.problem import Method, Problem, Solution
 from jaxdae.solvers.projected import between_steps
+from jaxdae.storage import runs
+from jaxdae.storage.runs import About, ROWS, WORKS
 from jaxdae.systems import Labels, Power, State, System, Violation
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.kinematics import has_rate
@@ -481,7 +482,7 @@ class Trajectory(eqx.Module):
             OSError: if the file cannot be written, or is a folder.
         """
         run = self.stored()
-        return stored.write(run.known, run.about, path)
+        return runs.write(run.known, run.about, path)
 
     @staticmethod
     def load(path: str | Path) -> "Trajectory":
@@ -496,7 +497,7 @@ class Trajectory(eqx.Module):
             FileNotFoundError: if there is no such file.
             ValueError: if it holds something else, is damaged, or is of a later format.
         """
-        return Trajectory.from_arrays(*stored.read(path))
+        return Trajectory.from_arrays(*runs.read(path))
 
     def to_xarray(self) -> Any:
         """All of its rows as a data set of xarray, with names, units and labels of batch members.

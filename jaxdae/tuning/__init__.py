@@ -1,12 +1,12 @@
 """Tuning of gains and parameters by gradients: parametrizations, objectives, the loop."""
 
 from jaxdae import names as _names
+from jaxdae.storage.checkpoints import CheckpointError as CheckpointError
 from jaxdae.tuning.certificate import (
     Certificate as Certificate,
     certificate as certificate,
     StabilityCertificate as StabilityCertificate,
 )
-from jaxdae.tuning.checkpoint import CheckpointError as CheckpointError
 from jaxdae.tuning.conditions import (
     Conditions as Conditions,
     Members as Members,

@@ -17,8 +17,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxdae.interruptions import heard
 from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_counts, check_least, is_real
+from jaxdae.storage import checkpoints
 from jaxdae.systems.calls import check_instance
-from jaxdae.tuning import checkpoint as checkpoints
+from jaxdae.tuning import resumption
 from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.descent import DESCENT
 from jaxdae.tuning.endings import after_all_steps, in_words, require_a_start
@@ -342,7 +343,7 @@ class _File:
         """Restore a run if asked to; know what to write in the header."""
         if self.path is None:
             return
-        self._fingerprint = checkpoints.fingerprint(params, chosen, run.state, search)
+        self._fingerprint = resumption.fingerprint(params, chosen, run.state, search)
         if self.resume and self.path.exists():
             self._saved, contents = checkpoints.load(self.path, self._fingerprint, run.like)
             run.restore(self._saved, *contents)
@@ -351,7 +352,7 @@ class _File:
         """Require the objective that the rows of the file are of."""
         if self.path is not None and self._saved:
             again, epsilon = run.first_again(), run.problem.epsilon
-            checkpoints.require_same_objective(self.path, run.history, again, epsilon)
+            resumption.require_same_objective(self.path, run.history, again, epsilon)
 
     def save(self, run: Any, *, due_only: bool) -> None:
         """Save rows that are not saved yet; with `due_only`, at the regular intervals."""

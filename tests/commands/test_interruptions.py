@@ -12,8 +12,8 @@ import pytest
 
 import jaxdae
 from jaxdae.cli import main
-from jaxdae.files import held
 from jaxdae.interruptions import heard, LINE
+from jaxdae.storage.files import held
 
 ROOT = Path(jaxdae.__file__).parents[1]
 
@@ -39,7 +39,8 @@ def started(*words: str) -> subprocess.Popen:
 # Work that takes longer than anybody waits.
 WORK = r"""
 import sys, time, weakref
-from jaxdae import cli, files
+from jaxdae import cli
+from jaxdae.storage import files
 
 class Thing: pass
 

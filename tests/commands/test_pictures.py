@@ -11,8 +11,8 @@ from jaxdae.cli import main
 from jaxdae.commands import simulate
 from jaxdae.commands.simulate import Outcome
 from jaxdae.diagnosis.findings import Findings
-from jaxdae.results.stored import About
 from jaxdae.results.trajectory import Trajectory
+from jaxdae.storage.runs import About
 
 
 def test_the_first_row_of_a_program_does_not_take_the_axis():

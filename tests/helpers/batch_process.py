@@ -21,7 +21,7 @@ import numpy as np
 import jaxdae
 from jaxdae.models import get_model
 from jaxdae.parallel import BatchError, map_batch, simulate_batch, StoredBatchError
-from jaxdae.parallel.store import Store
+from jaxdae.storage.batches import Store
 
 LANES, BLOCK = 50, 8
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from jaxdae import Baumgarte, Labels, Multipliers, simulate, State, Trajectory
 from jaxdae.models import CartesianPendulum
-from jaxdae.results.stored import About
 from jaxdae.solvers import RK4
+from jaxdae.storage.runs import About
 
 LABELS = Labels(
     coordinates=("r", "angle"),

@@ -12,7 +12,7 @@ from helpers.stored_runs import released, stored
 from jaxdae import Trajectory
 from jaxdae.plotting import plot_histories
 from jaxdae.results import readings
-from jaxdae.results.stored import About
+from jaxdae.storage.runs import About
 
 
 @pytest.fixture(scope="module")

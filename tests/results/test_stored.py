@@ -25,8 +25,8 @@ from jaxdae.results.stored import (
     Drawing,
     drawing_of,
     points_of,
-    TrajectoryFileError,
 )
+from jaxdae.storage.runs import TrajectoryFileError
 
 LENGTHS = np.array([0.5, 1.5, np.nan])
 

@@ -9,8 +9,8 @@ import pytest
 
 from helpers.stored_runs import LABELS, stored
 from jaxdae import Labels, Trajectory
-from jaxdae.results.stored import About, WORKS
 from jaxdae.results.tables import columns
+from jaxdae.storage.runs import About, WORKS
 from jaxdae.systems import Power
 
 HEADINGS = [

@@ -13,7 +13,8 @@ import optax
 import pytest
 
 import jaxdae
-from jaxdae.tuning import checkpoint as checkpoints, CheckpointError, Positive, tune
+from jaxdae.storage import checkpoints
+from jaxdae.tuning import CheckpointError, Positive, resumption, tune
 from jaxdae.tuning.optimizers import choose
 
 pytestmark = pytest.mark.optimized
@@ -232,7 +233,7 @@ def fingerprint(objective, params, optimizer):
     chosen = choose(objective, params, optimizer, "reverse", None)
     assert chosen.method is not None
     state = chosen.method.initial_state(chosen.problem, 1, 0.0, jax.random.key(0))
-    return checkpoints.fingerprint(params, chosen, state, {})
+    return resumption.fingerprint(params, chosen, state, {})
 
 
 OPTIMIZERS = {

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jax
 
-from jaxdae.files import others_may_write
+from jaxdae.storage.files import others_may_write
 
 _FIRST = b"jaxdae machine code, format 1\n"
 

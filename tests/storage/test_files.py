@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxdae import files
-from jaxdae.files import held, replace_file
+from jaxdae.storage import files
+from jaxdae.storage.files import held, replace_file
 
 ROOT = Path(files.__file__).parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -30,7 +30,7 @@ def _nothing_is_cleaned_yet():
 
 WRITER = """
 import sys
-from jaxdae.files import replace_file
+from jaxdae.storage.files import replace_file
 content = sys.argv[2].encode() * 20_000
 for _ in range(100):
     replace_file(sys.argv[1], content)
@@ -112,7 +112,7 @@ def test_many_runs_that_wait_for_a_file_have_it_one_by_one(tmp_path):
 
 HOLDER = """
 import sys, time
-from jaxdae.files import held
+from jaxdae.storage.files import held
 with held(__import__("pathlib").Path(sys.argv[1]), RuntimeError):
     print("held", flush=True)
     time.sleep(60)

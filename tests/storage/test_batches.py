@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxdae.parallel import BatchError, load_batch, map_batch, StoredBatchError
-from jaxdae.parallel.store import Store
+from jaxdae.storage.batches import Store
 
 BATCH = (np.linspace(0.0, 1.0, 11), np.array([2.0, 3.0]))
 SETTINGS = {"in_axes": (0, None), "block_size": 2, "chunk_size": 4}

@@ -21,13 +21,15 @@ import jax
 import numpy as np
 from jaxtyping import Bool, PyTree
 
-from jaxdae.files import held, naming, no_link, replace_file, sync_folder
-from jaxdae.parallel import processes
-from jaxdae.parallel.members import leaf_name
-from jaxdae.parallel.processes import differences, StoredBatchError
+from jaxdae.storage.files import held, naming, no_link, replace_file, sync_folder
+from jaxdae.storage.fingerprints import differences, leaf_name
 
 _FORMAT, _VERSION = "jaxdae batch", 2
 _MANIFEST, _FINISHED, _PARTIAL = "manifest.json", "finished", ".partial"
+
+
+class StoredBatchError(ValueError):
+    """A directory cannot be used: it holds another batch, none, or a damaged one."""
 
 
 class StoredBatch(NamedTuple):
@@ -121,24 +123,18 @@ class Store:
         remedy = "wait until that ends, or end it, or give another folder"
         return error(self.directory, f"another call computes it ({holder})", remedy)
 
-    def complete(self) -> list[np.ndarray]:
-        """Give the files their final names, when all processes have done their share.
-
-        Returns:
-            The arrays, leading axis `members`, mapped from disk and not loaded.
-        """
-        if processes.first_process():
-            self._rename()
-        processes.wait_for_all("jaxdae: the files have their names")
-        return list(load_batch(self.directory).results.values())
-
-    def _rename(self) -> None:
+    def complete(self) -> None:
+        """Give the files their final names: all chunks are finished."""
         for name in self.manifest["results"]:
             final = self.directory / f"{name}.npy"
             # It has its name already where a batch was complete before.
             with contextlib.suppress(FileNotFoundError):
                 os.replace(final.with_name(final.name + _PARTIAL), final)
         sync_folder(self.directory)
+
+    def results(self) -> list[np.ndarray]:
+        """The arrays of a complete batch, leading axis `members`, mapped from disk."""
+        return list(load_batch(self.directory).results.values())
 
     def _require_same(self, stored: dict[str, Any]) -> None:
         here = json.loads(json.dumps(self.manifest))

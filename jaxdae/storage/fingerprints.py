@@ -1,0 +1,44 @@
+"""Whether a stored result belongs to a call: digests of what decides its numbers."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import jax
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """Sixteen hexadecimal digits of bytes, one part behind the other."""
+    result = hashlib.sha256()
+    for part in parts:
+        result.update(part)
+    return result.hexdigest()[:16]
+
+
+def software(*libraries: str) -> dict[str, str]:
+    """Releases of libraries that decide the last digits of a result."""
+    return {name: version(name) for name in libraries}
+
+
+def leaf_name(path) -> str:
+    """Name of a leaf by its path, as it is written in Python, such as `batch[0].q`."""
+    return jax.tree_util.keystr(path).lstrip(".")
+
+
+def differences(there: dict[str, Any], here: dict[str, Any], where: str) -> list[str]:
+    """A phrase for each entry in which two fingerprints differ, one of them `where` says."""
+    old, new = (dict(_entries(x)) for x in (there, here))
+    return [
+        f"{name}: {old.get(name)} {where}, {new.get(name)} here"
+        for name in {**new, **old}
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _entries(sections: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for section, value in sections.items():
+        if isinstance(value, dict):
+            yield from ((f"{section}: {name}", x) for name, x in value.items())
+        else:
+            yield section, value
