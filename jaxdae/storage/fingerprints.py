@@ -1,7 +1,7 @@
 """Whether a stored result belongs to a call: digests of what decides its numbers."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
@@ -28,17 +28,11 @@ def leaf_name(path) -> str:
 
 def differences(there: dict[str, Any], here: dict[str, Any], where: str) -> list[str]:
     """A phrase for each entry in which two fingerprints differ, one of them `where` says."""
-    old, new = (dict(_entries(x)) for x in (there, here))
-    return [
-        f"{name}: {old.get(name)} {where}, {new.get(name)} here"
-        for name in {**new, **old}
-        if old.get(name) != new.get(name)
-    ]
-
-
-def _entries(sections: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for section, value in sections.items():
-        if isinstance(value, dict):
-            yield from ((f"{section}: {name}", x) for name, x in value.items())
-        else:
-            yield section, value
+    result = []
+    for section in {**here, **there}:
+        old, new, name = there.get(section), here.get(section), section
+        pairs = [(name, old, new)]
+        if isinstance(old, dict) and isinstance(new, dict):
+            pairs = [(f"{name}: {x}", old.get(x), new.get(x)) for x in {**new, **old}]
+        result += [f"{name}: {old} {where}, {new} here" for name, old, new in pairs if old != new]
+    return result
