@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.core
 import jax.extend.core as jex
+
+from jaxdae.checks import are_known
 
 
 def kinds(value: Any) -> Any:
@@ -141,7 +142,7 @@ def shared(function: Callable) -> Callable:
             hash(static)
         except TypeError:
             return function(*arguments, **named)
-        if not any(isinstance(x, jax.core.Tracer) for x in varying):
+        if are_known(*varying):
             return compiled(static, *varying)
         traced = compiled.trace(static, *varying)
         if len(traced.jaxpr.in_avals) > len(varying):  # a function in them knows traced numbers

@@ -6,9 +6,9 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.core
 import numpy as np
 
+from jaxdae.checks import are_known
 from jaxdae.tables import array_text
 
 # Numbers that are shown in full: a gain of four constraints is a matrix of sixteen.
@@ -82,7 +82,7 @@ def _leaf(x: Any) -> Any:
     if x.size == 0:
         return _Text("[]")
     shape = eqx.tree_pformat(jax.ShapeDtypeStruct(x.shape, x.dtype), struct_as_array=True)
-    if isinstance(x, jax.core.Tracer):
+    if not are_known(x):
         return _Text(f"traced {shape}")
     if isinstance(x, jax.Array) and x.is_deleted():
         return _Text(f"deleted {shape}")

@@ -11,6 +11,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.checks import are_known, is_eager, is_outside
 from jaxdae.compiled import jit, kinds
 from jaxdae.control.base import (
     AbstractDynamicController,
@@ -43,7 +44,6 @@ from jaxdae.solvers import sampled as sampling
 from jaxdae.solvers.grid import Grid, known_ends, with_known_ends
 from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import is_concrete, is_eager, is_outside
 from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import in_dtype
 
@@ -157,7 +157,7 @@ def simulate(
     for text in ready.warnings:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     trajectory = ready.run()
-    if is_concrete(ready.problem, trajectory.result_code):
+    if are_known(ready.problem, trajectory.result_code):
         _announce(ready.problem, ready.method, trajectory, throw=throw)
     return trajectory
 
@@ -369,12 +369,12 @@ def _times(t0, t1, dt, stepsize_controller, saveat, dtype, period=None) -> Times
     grid = None
     if isinstance(stepsize_controller, Grid):
         grid = stepsize_controller.ts
-    elif _is_constant(stepsize_controller) and dt is not None and is_concrete((t0, t1, dt)):
+    elif _is_constant(stepsize_controller) and dt is not None and are_known((t0, t1, dt)):
         grid = step_ends(t0, t1, dt, dtype, period)
-    xp = np if is_concrete((t0, t1)) else jnp
+    xp = np if are_known((t0, t1)) else jnp
     saved = xp.linspace(t0, t1, DEFAULT_TIMES) if saveat is None and grid is None else None
     times = Times(t0, t1, dt if grid is None else None, grid, saved)
-    array = lambda x: np.asarray(x, dtype) if is_concrete(x) else jnp.asarray(x, dtype)  # noqa: E731
+    array = lambda x: np.asarray(x, dtype) if are_known(x) else jnp.asarray(x, dtype)  # noqa: E731
     return Times(*(None if x is None else array(x) for x in times))
 
 
@@ -408,7 +408,7 @@ def step_ends(t0, t1, dt, dtype, period=None) -> np.ndarray:
 def _step_warnings(problem: Problem, t, solver, direction: int | None) -> list[str]:
     """Gains that grow, steps beyond their limit, and damping backward in time, in words."""
     known = (*problem.parts, problem.state, t)
-    if not is_concrete(known):
+    if not are_known(known):
         return []
     grid = problem.times.grid
     with jax.core.eval_context():
@@ -418,10 +418,10 @@ def _step_warnings(problem: Problem, t, solver, direction: int | None) -> list[s
             preconditions.growth_warning(*known, backward=backward),
             preconditions.rest_warning(*law),
         ]
-        if grid is not None and is_concrete(grid):
+        if grid is not None and are_known(grid):
             step = float(np.abs(np.diff(grid)).max())
             results.append(preconditions.step_warning(*known, solver, step, backward=backward))
-        if backward and is_concrete(problem.times.end):
+        if backward and are_known(problem.times.end):
             duration = abs(float(problem.times.end - problem.times.start))
             results.append(start_warning(*known, duration))
     return [x for x in results if x is not None]
@@ -451,7 +451,7 @@ def _with_checked_times(problem: Problem, method: Method, throw: bool) -> tuple[
     of a batch that it belongs to: their times and states are NaN.
     """
     times, controller = problem.times, method.stepsize_controller
-    if is_concrete(times, method.saveat, controller):
+    if are_known(times, method.saveat, controller):
         return problem, method
     saved, rest = eqx.partition(method.saveat, eqx.is_inexact_array)
     settings = [x for x in jax.tree.leaves(controller) if eqx.is_inexact_array(x)]
@@ -476,7 +476,7 @@ def _left_to_plain(times: Times, saveat, controller) -> str | None:
     saved = None if saveat is None else saveat.subs.ts
     ends = known_ends(controller)
     varying = (times.start, times.end, times.first_step, saved, ends.steps, ends.jumps)
-    return None if is_concrete(varying) else f"only {TIMES}"
+    return None if are_known(varying) else f"only {TIMES}"
 
 
 def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem, Method]:
@@ -489,7 +489,7 @@ def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem,
         method = method._replace(saveat=None, only_end=True)
         return problem._replace(times=times._replace(saved=watch)), method
     asked = asked_times(method.saveat)
-    if asked is None or not is_concrete(asked) or not 0 < np.size(asked) < DEFAULT_TIMES:
+    if asked is None or not are_known(asked) or not 0 < np.size(asked) < DEFAULT_TIMES:
         return problem, method
     asked = np.asarray(asked, watch.dtype)
     sign = -1 if times.end < times.start else 1
@@ -502,7 +502,7 @@ def _direction(t0, t1, stepsize_controller) -> int | None:
     """1 for a run forward in time, -1 backward; `None` where that is not known yet."""
     if isinstance(stepsize_controller, Grid) and stepsize_controller.direction is not None:
         return stepsize_controller.direction
-    if not is_concrete(t0, t1):
+    if not are_known(t0, t1):
         return None
     return 1 if t0 <= t1 else -1
 

@@ -11,11 +11,12 @@ import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from jaxdae.checks import are_known, where_known
 from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.reprs import Module, shown
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import check_finite, check_functions, check_tolerance, is_concrete
+from jaxdae.systems.checks import check_finite, check_functions, check_tolerance
 from jaxdae.systems.dynamics import mass_and_jacobian, other_force
 from jaxdae.systems.independence import constraint_rank, surely_independent
 from jaxdae.systems.kinematics import refuse_rates
@@ -139,8 +140,7 @@ def equilibrium(
     check_functions(system, state, u)
     # As arrays: numbers of another value would be compiled anew.
     system = in_dtype(system, dtype)
-    if is_concrete(state):
-        check_finite(state)
+    check_finite(state)
     free = jnp.asarray(_free(system, fixed, state.q.size))
     kept = _independent_constraints(system, t, state)
     rest, residual, rate = _solve(system, t, state, u, free, kept, free_controls)
@@ -179,13 +179,12 @@ def _unknowns(x, problem, s: int) -> _Unknowns:
     return _Unknowns(held, w, control.reshape(u.shape) if s else u, multipliers)
 
 
+@where_known
 def _independent_constraints(system: System, t, state: State):
     """Which constraints are not superfluous where they hold, shape `(m+r,)`; `None` for all.
 
     Under transformations the guess is not known, and all are taken.
     """
-    if not is_concrete(system, t, state):
-        return None
     phi, jac = (np.asarray(x) for x in _constraints_at(system, t, state))
     if len(jac) < 2 or surely_independent(jac, phi):
         return None
@@ -247,7 +246,7 @@ def _require(system, rest, residual, rate, t, tolerance, fixed) -> Equilibrium:
     worst = _size(residual)
     good = (worst <= limit) & (rate <= limit)
     out = Equilibrium(rest.q, rest.w, rest.u, rest.multipliers, residual, t)
-    if not is_concrete(good):
+    if not are_known(good):
         return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), out)
     if not worst <= limit:
         raise EquilibriumError(_message(system, rest, residual, limit, fixed))

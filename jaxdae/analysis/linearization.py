@@ -18,12 +18,13 @@ from jaxdae.analysis.equilibria import (
     mass_and_turning,
     remaining_force,
 )
+from jaxdae.checks import are_known, fails, where_known
 from jaxdae.compiled import jit
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.reprs import Module, shown
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
-from jaxdae.systems.checks import check_symmetric_mass, is_concrete
+from jaxdae.systems.checks import check_symmetric_mass
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import involved
 from jaxdae.systems.kinematics import along_motion
@@ -136,13 +137,12 @@ def linearize(
     """
     eq = equilibrium
     check_instance("equilibrium", eq, Equilibrium, "what jaxdae.equilibrium(system, q) found")
-    if is_concrete(system, eq):
-        check_symmetric_mass(system, eq.t, State(eq.q, jnp.zeros_like(eq.q)))
+    check_symmetric_mass(system, eq.t, State(eq.q, jnp.zeros_like(eq.q)))
     # As arrays: numbers of another value would be compiled anew.
     system, controller = in_dtype((system, controller), eq.q.dtype)
     jac = jacobian_at_rest(system, eq)
     m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
-    if is_concrete(system, eq) and numerical_rank(jac).rank < jac.shape[0]:
+    if fails(lambda _, jac: numerical_rank(jac).rank == len(jac), (system, eq), jac):
         system, eq = _independent_part(system, eq, m)
         jac = jacobian_at_rest(system, eq)
         m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
@@ -219,7 +219,7 @@ def choose_partition(system: System, jac, m: int, independent=None) -> Partition
                 f"{len(set(chosen))} independent coordinates were given, {list(independent)}; "
                 f"{n} coordinates under {c} constraints have {n - c}."
             )
-    if not is_concrete(jac):
+    if not are_known(jac):
         return _assumed_partition(chosen, n, m)
     jac = np.asarray(jac, np.float64)
     _check_rank(labels, jac)
@@ -381,8 +381,9 @@ def _control(eq, controller):
     return controller(eq.t, eq.q, jnp.zeros_like(eq.q), eq.w)
 
 
+@where_known
 def _check_controller(eq, controller) -> None:
-    if controller is None or not is_concrete(eq, controller) or eq.u is None:
+    if controller is None or eq.u is None:
         return
     wanted = np.asarray(ravel_pytree(eq.u)[0])
     control = np.asarray(ravel_pytree(_control(eq, controller))[0])

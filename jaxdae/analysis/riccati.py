@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from jaxdae.analysis.controllability import check_pair, controllability
 from jaxdae.analysis.linearization import drift_rows, Linearization
+from jaxdae.checks import are_known, where_known
 from jaxdae.formulations.gains import check_positive, symmetric
 from jaxdae.reprs import Module, shown
 from jaxdae.systems.calls import described
-from jaxdae.systems.checks import is_concrete
 from jaxdae.tables import root_text
 
 # The scaled sign iteration converges quadratically after a few steps; 30 are enough for roots that
@@ -141,11 +141,10 @@ def _of_matrices(A, B, Q, R) -> Regulator:
     A, B = jnp.asarray(A, dtype), jnp.asarray(B, dtype)
     Q = jnp.eye(A.shape[0], dtype=dtype) if Q is None else jnp.asarray(Q, dtype)
     R = jnp.eye(B.shape[1], dtype=dtype) if R is None else jnp.asarray(R, dtype)
-    if is_concrete(A, B, Q, R):
-        _check(A, B, Q, R)
+    _check(A, B, Q, R)
     P, K = _solution(A, B, Q, R)
     # Under `jit` the solution of known numbers is traced as well.
-    if not is_concrete(P):
+    if not are_known(P):
         return Regulator(K, P, None)
     if not np.isfinite(np.asarray(P)).all():
         raise ValueError(
@@ -186,7 +185,7 @@ def _moving_errors(lin: Linearization, names) -> Float[Array, "e r"]:
         return jnp.eye(r, dtype=dtype)[jnp.array(_places(lin, names), int)]
     if r == 0:
         return jnp.zeros((0, 0), dtype)
-    if not is_concrete(lin.drift):
+    if not are_known(lin.drift):
         raise ValueError(
             "which errors of velocity constraints move is decided by numbers, which a "
             "transformation hides: name them, lqr(linearization, errors=(…)), under jit, vmap and "
@@ -284,6 +283,7 @@ def _by_sign(A, inputs, Q):
     return (P + P.T) / 2
 
 
+@where_known
 def _check(A, B, Q, R) -> None:
     A, B = check_pair(A, B)
     size, inputs = B.shape

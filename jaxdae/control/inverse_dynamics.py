@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import are_known, where_known
 from jaxdae.reprs import Module, shown
 from jaxdae.systems import evaluate, State, System
-from jaxdae.systems.checks import is_concrete
 
 
 class InverseDynamics(NamedTuple):
@@ -66,15 +66,15 @@ def inverse_dynamics(system: System, t, q, v, a, *, controls: int) -> InverseDyn
     B = jax.jacfwd(lambda u: system.force(t, q, v, none, u))(zero)
     x = jnp.linalg.solve(jnp.concatenate([B, -d.jac.T], axis=1), d.mass @ a - d.force)
     result = InverseDynamics(x[:controls], x[controls:])
-    if is_concrete(t, a, d, result):
-        needed = system.force(t, q, v, none, result.u) - system.force(t, q, v, none, zero)
-        _check(system, d, a, result, np.asarray(needed))
+    _check(system, (t, q, v, none), d, a, result)
     return result
 
 
-def _check(system: System, d, a, result: InverseDynamics, needed: np.ndarray) -> None:
+@where_known
+def _check(system: System, at, d, a, result: InverseDynamics) -> None:
     """Refuse what satisfies neither the constraints nor the equations of motion."""
     name, tolerance = type(system).__name__, float(np.sqrt(np.finfo(np.asarray(a).dtype).eps))
+    needed = np.asarray(system.force(*at, result.u) - system.force(*at, jnp.zeros_like(result.u)))
     d, a, (_, lam) = jax.tree.map(np.asarray, (d, a, result))
     left = d.jac @ a + d.gamma
     if (np.abs(left) > tolerance * (np.abs(d.jac) @ np.abs(a) + np.abs(d.gamma))).any():
@@ -118,7 +118,7 @@ class Feedforward(Module):
     static: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        if is_concrete(*filter(eqx.is_array, jax.tree.leaves(self))):
+        if are_known(self):
             self(0.0)
 
     def __call__(self, t) -> Float[Array, " s"]:

@@ -14,6 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import ArrayLike
 
+from jaxdae.checks import are_known
 from jaxdae.compiled import jit
 from jaxdae.control.plant import decouple, flow_derivatives, Plant, Program
 from jaxdae.formulations import AbstractFormulation
@@ -21,7 +22,7 @@ from jaxdae.linalg.rank import numerical_rank
 from jaxdae.reprs import shown
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
-from jaxdae.systems.checks import check_functions, is_concrete
+from jaxdae.systems.checks import check_functions
 from jaxdae.systems.precision import in_dtype
 
 # Controls at which the dependence on u is examined: zero, and others to see what is not affine.
@@ -74,7 +75,7 @@ def relative_degree(
             every control; the relative degree differs between samples; the controls do not enter
             affinely; or the decoupling matrix is singular at a sample.
     """
-    if not is_concrete(system, formulation, sample, t):
+    if not are_known(system, formulation, sample, t):
         raise ValueError(
             "the relative degree is decided by numbers, and these are being traced; find it "
             "outside of jit and grad, and pass degrees=…"

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import are_known, where_known
 from jaxdae.formulations.gains import is_number
 from jaxdae.reprs import Module
 from jaxdae.systems import State
-from jaxdae.systems.checks import is_concrete
 from jaxdae.tables import root_text
 
 ServoStabilizer = Callable[..., Float[Array, " r"]]
@@ -136,7 +136,7 @@ class CoupledGains(AbstractServoStabilizer):
                 f"K has shape {jnp.shape(self.K) if is_number(self.K) else type(self.K).__name__}; "
                 f"program constraints of relative degrees {degrees} need {shape}."
             )
-        if not is_concrete(self.K):
+        if not are_known(self.K):
             return
         zero = jnp.zeros(0)
         matrix = companion_matrix(self, degrees, jnp.zeros(()), State(zero, zero))
@@ -184,7 +184,7 @@ def check_stabilizer(stabilizer: ServoStabilizer, degrees: tuple[int, ...], t, s
             f"the stabilizer returned shape {shape}; it must return the wanted highest derivatives "
             f"of the {len(degrees)} program constraints, shape ({len(degrees)},)."
         )
-    if not is_concrete(stabilizer, t, state):
+    if not are_known(stabilizer, t, state):
         return
     rest = np.abs(np.asarray(stabilizer(t, state.q, state.v, state.w, y))).max()
     if not rest == 0:
@@ -202,8 +202,9 @@ def _vector(c):
     return jnp.asarray(c) if isinstance(c, list | tuple) or is_number(c) else c
 
 
+@where_known
 def _check_hurwitz_polynomial(c) -> None:
-    if not is_number(c) or not is_concrete(c):
+    if not is_number(c):
         return
     polynomial = np.concatenate([[1.0], np.asarray(c, float)[::-1]])
     _check_left(np.roots(polynomial) if polynomial[-1] else np.zeros(1), "the polynomial")

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.analysis.steps import spectral_limit
+from jaxdae.checks import are_known, fails
 from jaxdae.compiled import jit
 from jaxdae.control.base import offers_of
 from jaxdae.diagnosis.findings import Finding
@@ -32,12 +33,7 @@ from jaxdae.stability.stability_functions import (
 )
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import call_with_shapes, check_instance, check_parameters, described
-from jaxdae.systems.checks import (
-    check_functions,
-    check_symmetric_mass,
-    constraint_counts,
-    is_concrete,
-)
+from jaxdae.systems.checks import check_functions, check_symmetric_mass, constraint_counts
 from jaxdae.systems.dynamics import refuse_reaction_forces
 from jaxdae.tables import root_text
 
@@ -86,7 +82,7 @@ def _check_closure(name: str, function) -> None:
     if not isinstance(function, FunctionType):
         return
     held = [cell.cell_contents for cell in function.__closure__ or ()]
-    if not is_concrete(held):
+    if not are_known(held):
         raise ValueError(
             f"the {name} closes over a value that is being differentiated or batched; write it as "
             "an eqx.Module with that value as a field, so that JAX can see it."
@@ -108,7 +104,7 @@ def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None
             continue
         if isinstance(value, bool) or not is_number(value) or jnp.shape(value) != ():
             raise TypeError(f"{name} must be a number; got {value!r}.")
-    if not is_concrete(t0, t1, dt, saveat):
+    if not are_known(t0, t1, dt, saveat):
         return
     for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
         if value is not None and not np.isfinite(value):
@@ -200,7 +196,7 @@ def check_declaration(system, formulation, controller, state, t0) -> None:
 def _check_shapes(system, formulation, controller, state, t0) -> None:
     u = _example_input(controller, t0, state)
     check_functions(system, state, u, t0)
-    if is_concrete(system, state, t0):
+    if are_known(system, state, t0):
         with jax.core.eval_context():
             check_symmetric_mass(system, t0, state)
     if not formulation.capabilities.finds_reaction_forces:
@@ -283,22 +279,20 @@ def _check_tolerances(stepsize_controller) -> None:
     ends = known_ends(stepsize_controller)
     stepsize_controller = ends.controller
     for name, value in (("step_ts", ends.steps), ("jump_ts", ends.jumps)):
-        if value is not None and is_concrete(value) and not np.isfinite(value).all():
+        if value is not None and fails(lambda x: np.isfinite(x).all(), value):
             raise ValueError(f"{name} of ClipStepSizeController must be finite times; got {value}.")
     kind = type(stepsize_controller).__name__
     values = {name: getattr(stepsize_controller, name, None) for name in ("rtol", "atol")}
     for name, value in values.items():
-        if is_number(value) and is_concrete(value):
-            array = np.asarray(value)
-            if not np.all((array >= 0) & np.isfinite(array)):
-                raise ValueError(
-                    f"{name} of {kind} must be a finite number not below zero; got {value!r}."
-                )
+        if is_number(value) and fails(lambda x: np.all((x >= 0) & np.isfinite(x)), value):
+            raise ValueError(
+                f"{name} of {kind} must be a finite number not below zero; got {value!r}."
+            )
     for name in ("dtmin", "dtmax"):
         value = getattr(stepsize_controller, name, None)
-        if is_number(value) and is_concrete(value) and not np.all(np.asarray(value) > 0):
+        if is_number(value) and fails(lambda x: np.all(x > 0), value):
             raise ValueError(f"{name} of {kind} must be a positive number; got {value!r}.")
-    if is_concrete(values) and all(is_number(x) and np.all(x == 0) for x in values.values()):
+    if fails(lambda *xs: any(not is_number(x) or np.any(x != 0) for x in xs), *values.values()):
         raise ValueError(
             f"{kind} has rtol = atol = 0: no step is accurate enough; give one of them."
         )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.systems.checks import is_concrete
+from jaxdae.checks import are_known, fails
 
 _NO_GAIN = (
     "is no gain; give a number, a vector or a matrix (gains that vary need a stabilization or a "
@@ -86,7 +86,7 @@ def check_positive(name: str, gain) -> None:
         ValueError: naming the gain, the offending eigenvalue, and the remedy.
     """
     check_kind(name, gain)
-    if not (is_number(gain) or isinstance(gain, complex)) or not is_concrete(gain):
+    if not (is_number(gain) or isinstance(gain, complex)) or not are_known(gain):
         return
     if np.iscomplexobj(gain):
         raise ValueError(f"{name} is complex: {gain}; gains are real.")
@@ -113,7 +113,7 @@ def check_finite_gain(name: str, gain) -> None:
         ValueError: naming the gain.
     """
     check_kind(name, gain)
-    if is_number(gain) and is_concrete(gain) and not np.isfinite(np.asarray(gain)).all():
+    if is_number(gain) and fails(lambda x: np.isfinite(x).all(), gain):
         raise ValueError(f"{name} is not finite: {np.asarray(gain)}.")
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import where_known
 from jaxdae.compiled import shared
 from jaxdae.formulations.base import AbstractFormulation, Examination
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
@@ -23,7 +24,7 @@ from jaxdae.linalg.saddle_point import Capabilities
 from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
-from jaxdae.systems.checks import constraint_counts, is_concrete
+from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
 from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
 
@@ -112,9 +113,8 @@ class QuasiVelocities(AbstractFormulation):
                     f"forms returned {describe_shape(out)}; {state.q.size} velocities with {m + r} "
                     f"constraints have {free} free quasi-velocities, shape ({free},)."
                 )
-        if is_concrete(system, self, state):
-            with jax.core.eval_context():
-                self._check_numbers(system, jnp.zeros((), state.q.dtype), state)
+        with jax.core.eval_context():
+            self._check_numbers(system, jnp.zeros((), state.q.dtype), state)
 
     def _quasi_velocities(self, system, t, q, v, frame):
         """`pi'` at given velocities, constraint functions last, shape `(n,)`."""
@@ -173,6 +173,7 @@ class QuasiVelocities(AbstractFormulation):
         frame_rate = -inverse[:, frame.shape[1] :] @ turning
         return frame_rate, jnp.concatenate([frame_rate.T @ v, gamma])
 
+    @where_known
     def _check_numbers(self, system, t, state) -> None:
         """Quasi-velocities must be affine in `v`, and independent at the start."""
         frame = jnp.zeros((state.q.size, 0), state.q.dtype)

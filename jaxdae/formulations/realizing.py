@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import fails
 from jaxdae.formulations.base import AbstractFormulation, Examination
 from jaxdae.formulations.gains import (
     apply_gain,
@@ -34,7 +35,7 @@ from jaxdae.linalg.saddle_point import Capabilities
 from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, evaluate, State
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
-from jaxdae.systems.checks import constraint_counts, is_concrete
+from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.kinematics import coordinate_rate
 
 Magnitude = float | Float[Array, ""] | Float[Array, " c"] | eqx.Module | list
@@ -336,7 +337,7 @@ class LuGreLaw(AbstractMemoryLaw):
             check_positive("static", self.static)
         for name in ("damping", "viscosity"):
             value = getattr(self, name)
-            if is_number(value) and is_concrete(value) and bool(jnp.any(value_of(value) < 0)):
+            if is_number(value) and fails(lambda x: not np.any(x < 0), value):
                 raise ValueError(f"{name} must not be negative; got {value}.")
 
     def initial(self, psi_dot, t, q, v):

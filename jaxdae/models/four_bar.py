@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxdae.checks import fails
 from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Rest, stabilized
 from jaxdae.reprs import Module
 from jaxdae.systems import Labels, Points
-from jaxdae.systems.checks import is_concrete
 
 
 class FourBar(AbstractModel):
@@ -159,7 +159,7 @@ class FourBar(AbstractModel):
         across = d * _along(self.tilt) - a * _along(angle)
         distance = jnp.sqrt(across @ across)
         cosine = (b**2 + distance**2 - c**2) / (2 * b * distance)
-        if is_concrete(cosine) and abs(cosine) > 1:
+        if fails(lambda x: not abs(x) > 1, cosine):
             raise ValueError(
                 f"coupler and rocker do not meet with the crank at {float(angle):.6g} rad: its "
                 f"pin is {float(distance):.6g} m from the rocker's pivot, and they are "

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import fails
 from jaxdae.formulations.gains import is_number
 from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Rest, stabilized
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.reprs import shown
 from jaxdae.systems import Labels, Points
-from jaxdae.systems.checks import is_concrete
 
 
 def _small_slider_crank() -> SliderCrank:
@@ -96,7 +96,7 @@ class AbstractMotorDrive(AbstractModel):
     def __check_init__(self):
         """Refuse a charge without inertia that is not declared as such."""
         value = self.inductance
-        if is_number(value) and is_concrete(value) and not np.all(np.asarray(value) > 0):
+        if is_number(value) and fails(lambda x: np.all(x > 0), value):
             raise ValueError(
                 f"the inductance must be positive, but is {value} H: the charge would have no "
                 "inertia, and nothing would determine di/dt. To neglect the inductance give "

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import fails
 from jaxdae.multibody import rotations
 from jaxdae.multibody.joints import AbstractJoint, Free, Pose, space_vector, Twist
 from jaxdae.reprs import Module
-from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.precision import as_floats
 
 # Of an inertia's largest entry: digits that a drawing or a file in single precision gives.
@@ -96,12 +96,11 @@ class Body(Module):
     inertia: Float[Array, "3 3"] = eqx.field(converter=_inertia, default=(0.0, 0.0, 0.0))
 
     def __check_init__(self):
-        if is_concrete(self.mass) and not (np.isfinite(self.mass) and np.all(self.mass >= 0)):
+        if fails(lambda x: np.isfinite(x) and np.all(x >= 0), self.mass):
             raise ValueError(f"Body {self.name!r}: the mass is {self.mass} kg; it is not negative.")
-        if is_concrete(self.inertia):
+        if fails(lambda x: not _impossible(np.asarray(x, float)), self.inertia):
             problem = _impossible(np.asarray(self.inertia, float))
-            if problem:
-                raise ValueError(f"Body {self.name!r}: {problem}.")
+            raise ValueError(f"Body {self.name!r}: {problem}.")
 
     def at_rest(self) -> Pose:
         """Its pose relative to the parent, joints at rest."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.systems.checks import is_concrete
+from jaxdae.checks import fails
 
 # Of a, b: (a x b)_i = CROSS_ijk a_j b_k.
 CROSS = np.zeros((3, 3, 3))
@@ -32,7 +32,7 @@ RATE[:, 1:, 1:] = -CROSS
 def normalized(what: str, values: Float[Array, " k"]) -> Float[Array, " k"]:
     """The same direction with length 1; refused where it has none."""
     length = jnp.linalg.norm(values)
-    if is_concrete(length) and not 0 < length < jnp.inf:
+    if fails(lambda x: 0 < x < np.inf, length):
         raise ValueError(
             f"multibody: {what} has a direction; got {np.asarray(values).tolist()}: give finite "
             "numbers, not all of them zero."

@@ -12,8 +12,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from jaxdae.checks import are_known
 from jaxdae.control.base import ControlledSystem
-from jaxdae.systems.checks import is_concrete
 
 # Rows of all members of a batch together, up to which they are read for the prompt.
 _MOST_ROWS = 1_000_000
@@ -92,7 +92,7 @@ def _coordinates(run: Any) -> list[str]:
 
 def _is_known(run: Any) -> bool:
     parts = jax.tree.leaves((run.ts, run.final_time, run.result_code, run.stats))
-    return is_concrete(parts) and all(not isinstance(x, jax.ShapeDtypeStruct) for x in parts)
+    return are_known(parts) and all(not isinstance(x, jax.ShapeDtypeStruct) for x in parts)
 
 
 def _drift(run: Any) -> tuple[Worst | None, Worst | None]:

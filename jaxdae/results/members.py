@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from jaxdae.systems.checks import is_concrete
+from jaxdae.checks import are_known
 
 
 class Varied(eqx.Module):
@@ -55,7 +55,7 @@ def _axis_names(shape: tuple[int, ...], axes) -> tuple[str, ...]:
 def _spread(name: str, value, shape: tuple[int, ...], axes: tuple[str, ...]) -> Any:
     """With all axes of the batch: values of the name of an axis go along that axis."""
     given = np.shape(value)
-    traced = not is_concrete(value)
+    traced = not are_known(value)
     value = value if traced else np.asarray(value)
     if np.dtype(value.dtype).kind not in "biufcU":
         raise ValueError(f"{name} holds {value.dtype}; give numbers or texts.")
@@ -89,7 +89,7 @@ def checked_index(index, shape: tuple[int, ...]) -> Any:
     """
     if not shape:
         raise TypeError("this is one run, not a batch: it has no members to choose from.")
-    if not is_concrete(index):
+    if not are_known(index):
         return index
     if isinstance(index, tuple):
         if len(index) > len(shape):

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.checks import are_known
 from jaxdae.control.base import ControlledSystem, ControllerOutput
 from jaxdae.diagnosis.failure import describe_failure
 from jaxdae.results import readings
 from jaxdae.results.naming import WORKS as WORKS
 from jaxdae.storage.runs import About, PLACES, RATES
 from jaxdae.systems import Points, State
-from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.kinematics import along_motion
 from jaxdae.version import __version__
 
@@ -46,7 +46,7 @@ def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
     Raises:
         ValueError: inside a JAX transformation, or for a run that saved no states.
     """
-    if not is_concrete(run):
+    if not are_known(run):
         raise ValueError(
             "inside jax.jit, jax.vmap or jax.grad a trajectory has no numbers yet: return it, and "
             "save or export what the transformed function returns."

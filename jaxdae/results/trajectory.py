@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.checks import are_known
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import solves
 from jaxdae.results import described, readings, stored, tables
@@ -21,7 +22,6 @@ from jaxdae.solvers.projected import between_steps
 from jaxdae.storage import runs
 from jaxdae.storage.runs import About, ROWS, WORKS
 from jaxdae.systems import Labels, Power, State, System, Violation
-from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.kinematics import has_rate
 
 
@@ -567,7 +567,7 @@ class Trajectory(eqx.Module):
 
 def _picked(x: Array, index) -> Array:
     """Rows; of known numbers on the host, as every shape would be another program."""
-    known = is_concrete(x) and jnp.issubdtype(x.dtype, jnp.number)
+    known = are_known(x) and jnp.issubdtype(x.dtype, jnp.number)
     return jnp.asarray(np.asarray(x)[index]) if known else x[index]
 
 

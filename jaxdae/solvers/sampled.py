@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.checks import are_known, fails
 from jaxdae.solvers.base import refuse_memory
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.wrapped import AbstractChangedEnds
-from jaxdae.systems.checks import is_concrete
 
 # Of the time, in units of its round-off: what a multiple of a period may be off.
 _ROUND_OFF = 64
@@ -253,11 +253,11 @@ def check(controller, t0, t1, dt, control) -> None:
     """
     period = controller.period
     name = type(controller).__name__
-    if is_concrete(period) and not (np.ndim(period) == 0 and 0 < float(period) < np.inf):
+    if fails(lambda x: np.ndim(x) == 0 and 0 < float(x) < np.inf, period):
         raise ValueError(
             f"the period of {name} must be a positive number of seconds; got {period}."
         )
-    if is_concrete(t0, t1) and t1 < t0:
+    if fails(lambda t0, t1: not t1 < t0, t0, t1):
         raise ValueError(
             f"{name} keeps a memory, which a run backward in time cannot give back: t1 = {t1} s is "
             f"before t0 = {t0} s."
@@ -268,7 +268,7 @@ def check(controller, t0, t1, dt, control) -> None:
             f"steps of {type(control).__name__} end at their own times, not at the samples of "
             f"{name}; give dt, or an adaptive stepsize_controller."
         )
-    if fixed and not is_concrete(t0, t1, dt, period):
+    if fixed and not are_known(t0, t1, dt, period):
         raise ValueError(
             f"fixed steps that end at the samples of {name} are counted before the run: t0, t1, dt "
             "and the period have to be plain numbers. Leave dt out, and steps are adaptive."

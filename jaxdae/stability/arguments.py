@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.systems.checks import is_concrete
+from jaxdae.checks import fails
 
 _NUMBERS = (int, float, np.ndarray, np.generic, jnp.ndarray)
 
@@ -25,7 +25,7 @@ def check_positive_number(name: str, value) -> None:
     Raises:
         ValueError: naming it.
     """
-    if not is_real(value) or (is_concrete(value) and not 0.0 < float(value) < np.inf):
+    if not is_real(value) or fails(lambda x: 0.0 < float(x) < np.inf, value):
         raise ValueError(f"{name} is {value}; it must be a positive, finite number.")
 
 

@@ -25,13 +25,13 @@ import diffrax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.checks import are_known, fails
 from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_positive_number, is_real
 from jaxdae.stability.damping import best_damping, worst_damping
 from jaxdae.stability.measured import best_along
 from jaxdae.stability.stability_functions import is_multistep, tableau, zeros
 from jaxdae.systems import mass_and_jacobian, State, System
-from jaxdae.systems.checks import is_concrete
 
 # Among zeros of R those are taken that damp best over this range of steps too.
 _NEIGHBOURHOOD = 2.0
@@ -312,12 +312,12 @@ def _check(dt, margin) -> None:
             "for_step(solver, dt)."
         )
     check_positive_number("dt", dt)
-    if is_concrete(dt) and not _LEAST_SQUARE <= float(dt * dt) < np.inf:
+    if fails(lambda x: _LEAST_SQUARE <= float(x * x) < np.inf, dt):
         raise ValueError(
             f"dt is {dt} s: gains go with its inverse square, which is no finite number or zero "
             f"there; give a {'longer' if float(dt) < 1.0 else 'shorter'} step."
         )
-    if not is_real(margin) or not is_concrete(margin) or not 1.0 <= margin < np.inf:
+    if not is_real(margin) or not are_known(margin) or not 1.0 <= margin < np.inf:
         raise ValueError(
             f"margin is {margin!r}; it is the largest step over the smallest, a number from 1 on."
         )
@@ -343,7 +343,7 @@ def _check_motion(method: _Method, motion, dt, regime: str) -> None:
             f"motion is {motion!r}; the regime 'steps' measures errors along the trajectory of a "
             "run: motion=jaxdae.simulate(…)."
         )
-    if not is_concrete(dt):
+    if not are_known(dt):
         raise ValueError(
             "dt is being traced, so that no steps of it can be made along the motion; take "
             "regime='violation', or call step_gains outside of the traced function."

@@ -7,9 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import eval_context, Tracer
-from jax.extend.core import get_opaque_trace_state
+from jax.core import eval_context
 
+from jaxdae.checks import are_known, where_known
 from jaxdae.systems.base import State, System
 from jaxdae.systems.calls import (
     call_with_shapes,
@@ -27,27 +27,6 @@ from jaxdae.systems.class_checks import (
 )
 from jaxdae.systems.kinematics import has_rate, velocity_count
 from jaxdae.systems.points import Points
-
-
-def is_concrete(*values) -> bool:
-    """Whether no leaf of `values` is being traced, so that numbers may be read."""
-    return not any(isinstance(x, Tracer) for x in jax.tree.leaves(values))
-
-
-_OUTSIDE = get_opaque_trace_state()
-
-
-def is_outside() -> bool:
-    """Whether this is outside of all transformations of JAX."""
-    return get_opaque_trace_state() == _OUTSIDE
-
-
-def is_eager(*values) -> bool:
-    """Whether numbers of `values` are known, and operations on them computed at once."""
-    if not is_concrete(*values):
-        return False
-    # Inside of a transformation that none of the values takes part in they are, too.
-    return is_outside() or is_concrete(jnp.zeros(()))
 
 
 def constraint_counts(system: System, state: State) -> tuple[int, int]:
@@ -152,7 +131,7 @@ def check_tolerance(name: str, value) -> None:
         TypeError: for anything but a number.
         ValueError: for a negative one or NaN.
     """
-    if value is None or isinstance(value, Tracer):
+    if value is None or not are_known(value):
         return
     if isinstance(value, bool | str) or np.ndim(value) or not np.isrealobj(value):
         raise TypeError(f"{name} must be None or a number; got {value!r}.")
@@ -169,7 +148,7 @@ def check_symmetric_mass(system: System, t, state: State) -> None:
     if unwrapped(type(system).mass_matrix) is unwrapped(System.mass_matrix):
         return
     declared = system.mass_matrix(jnp.asarray(t, state.q.dtype), state.q)
-    if declared is None or not is_concrete(declared):
+    if declared is None or not are_known(declared):
         return
     mass = np.asarray(declared)
     skew = np.abs(mass - mass.T)
@@ -220,8 +199,9 @@ def _check_inputs(system: System, u) -> None:
     )
 
 
+@where_known
 def check_finite(state: State) -> None:
-    """Raise `ValueError` naming the first entry of a state that is not finite."""
+    """Raise `ValueError` naming the first entry of a known state that is not finite."""
     for field in ("q", "v", "w"):
         values = np.asarray(getattr(state, field))
         if not np.isfinite(values).all():
@@ -240,10 +220,9 @@ def _returned(system: System, function: str, args) -> Any:
     return call_with_shapes(name, getattr(system, function), args, names)
 
 
+@where_known
 def _check_mass_matrix(system: System, t, state: State) -> None:
     """A declared mass matrix is the Hessian of the kinetic energy."""
-    if not is_concrete(system, t, state):
-        return
     with eval_context():
         declared = system.mass_matrix(t, state.q)
         if declared is None:
@@ -276,7 +255,7 @@ def _check_points(system: System, t, q) -> None:
     for kind, table in kinds.items():
         for place, x in table.items():
             check_real(f"{name}: the {kind} {place!r}", x, differentiated=False)
-    if not is_concrete(system, t, q):
+    if not are_known(system, t, q):
         return
     with eval_context():
         drawn: Any = system.points(t, q)

@@ -11,11 +11,12 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
+from jaxdae.checks import are_known
 from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.reprs import Module
 from jaxdae.systems.base import State, System
-from jaxdae.systems.checks import check_finite, check_functions, check_tolerance, is_concrete
+from jaxdae.systems.checks import check_finite, check_functions, check_tolerance
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
 from jaxdae.systems.independence import approach
 from jaxdae.systems.kinematics import has_rate, moved, refuse_rates
@@ -136,15 +137,14 @@ def consistent_state(
     if fixed not in ((), []) or program is not None:
         refuse_rates(system, "consistent_state with `fixed` or `program`")
     held, free = _held(system, fixed, state.q.size, state.w.size)
-    if is_concrete(state):
-        check_finite(state)
+    check_finite(state)
     check_tolerance("tolerance", tolerance)
     default = float(np.finfo(state.q.dtype).eps) ** (2 / 3)
     allowed = default if tolerance is None else tolerance
     if program is not None:
         check_program_shape(program, t, state)
     t = jnp.asarray(t, state.q.dtype)
-    if program is None and is_concrete(system, t, state):
+    if program is None and are_known(system, t, state):
         unmoved = _unmoved(system, t, state)
         if unmoved is not None:
             return (state, unmoved) if report else state
@@ -285,7 +285,7 @@ def _required(out: State, residuals, size, tolerance: float, problem: Callable) 
     """`out` if its residuals are small; an error, or NaN while tracing, if they are not."""
     limit = tolerance * (1 + jnp.max(jnp.abs(jnp.concatenate(size)), initial=0.0))
     good = jnp.all(jnp.abs(residuals) <= limit)
-    if not is_concrete(good):
+    if not are_known(good):
         return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), out)
     if not good:
         raise ConsistencyError(problem(float(limit)))

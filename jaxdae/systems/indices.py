@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from jaxdae.checks import are_known
 
 # What indexing does with constants before it reads; anything else makes an index unknown.
 _FOLDED: dict[str, Callable] = {
@@ -60,7 +61,7 @@ def _known(variables, values) -> dict:
 
 
 def _is_known(x) -> bool:
-    if x is None or isinstance(x, Tracer):
+    if x is None or not are_known(x):
         return False
     # Keys of random numbers have a type of their own, which NumPy lacks.
     return not jnp.issubdtype(jnp.result_type(x), jax.dtypes.extended)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
+from jaxdae.checks import are_known
+
 
 def in_dtype(tree, dtype):
     """Every floating-point number and array of a pytree as an array of one precision.
@@ -48,7 +50,7 @@ def _converted(leaf, dtype):
 
 def known_array(value, dtype):
     """An array of a type, whose numbers stay known in a compiled program where they are."""
-    if isinstance(value, jax.core.Tracer):
+    if not are_known(value):
         return jnp.asarray(value, dtype)
     with jax.core.eval_context():
         return jnp.asarray(value, dtype)
@@ -73,8 +75,7 @@ def as_floats(*values) -> tuple[Any, ...]:
 
 
 def _float(value, dtype):
-    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(value))
-    return jnp.asarray(value, dtype) if traced else known_array(value, dtype)
+    return known_array(value, dtype)
 
 
 def as_numbers(name: str, value, dtype):

@@ -7,21 +7,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 
+from jaxdae.checks import are_known, fails
 from jaxdae.reprs import Module
 from jaxdae.runs import step_ends
 from jaxdae.systems import consistent_state, State, System
 from jaxdae.systems.calls import check_instance
-from jaxdae.systems.checks import is_concrete
 
 
 def _numbers(values: Any) -> Any:
     """One number or several as a tuple of floats."""
     if values is None:
         return None
-    if not is_concrete(values):
+    if not are_known(values):
         raise TypeError(
             "Conditions: dt and t1 decide how many steps are made, and cannot be traced; make the "
             "conditions outside of jit, grad and vmap."
@@ -199,16 +198,15 @@ def perturbed_states(
     if system is None:
         return jax.vmap(State)(q, v, w)
     states = jax.vmap(lambda q, v, w: consistent_state(system, q, v, t, w=w))(q, v, w)
-    if not isinstance(states.q, Tracer):
-        _require_projected(np.asarray(states.q + states.v))
+    _require_projected(states.q + states.v)
     return states
 
 
-def _require_projected(values: np.ndarray) -> None:
-    failed = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if failed.size:
+def _require_projected(values: Float[Array, "starts n"]) -> None:
+    good = jnp.isfinite(values).all(axis=1)
+    if fails(np.all, good):
         raise ValueError(
-            f"perturbed_states: {failed.size} of {values.shape[0]} starts (the first is number "
-            f"{failed[0]}) could not be projected onto the constraints; perturb less, or leave "
-            "`system` out to start off the constraints."
+            f"perturbed_states: {np.sum(~good)} of {good.size} starts (the first is number "
+            f"{np.argmin(good)}) could not be projected onto the constraints; perturb less, or "
+            "leave `system` out to start off the constraints."
         )

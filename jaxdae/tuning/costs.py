@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import fails
 from jaxdae.reprs import Module
 from jaxdae.results.trajectory import Trajectory
-from jaxdae.systems.checks import is_concrete
 
 Weight = float | Float[Array, ""] | Float[Array, " c"]
 
@@ -112,7 +112,7 @@ class IntegratedViolation(AbstractSquares):
         Raises:
             ValueError: for a time scale that is not positive and finite.
         """
-        if is_concrete(time_scale) and not 0 < time_scale < np.inf:
+        if fails(lambda x: 0 < x < np.inf, time_scale):
             raise ValueError(
                 f"IntegratedViolation: time_scale is {time_scale}, must be a positive time [s], "
                 "in which a rate of the violation counts as the violation that it makes."
@@ -181,11 +181,10 @@ class ControlEffort(AbstractSquares):
     weight: Weight = 1.0
 
     def __check_init__(self):
-        least = np.min(np.asarray(self.weight)) if is_concrete(self.weight) else 0.0
-        if not least >= 0:
+        if fails(lambda x: np.min(x) >= 0, self.weight):
             raise ValueError(
-                f"ControlEffort: weight has a value {least:.6g}, must not be negative, or effort "
-                "would be a gain; give positive weights."
+                f"ControlEffort: weight has a value {np.min(self.weight):.6g}, must not be "
+                "negative, or effort would be a gain; give positive weights."
             )
 
     def squares(self, trajectory):
@@ -244,7 +243,7 @@ class WeightedSum(AbstractCost):
                 raise AttributeError(
                     f"WeightedSum has no residuals: its term {name} is no sum of squares."
                 )
-            if is_concrete(weight) and not np.all(np.asarray(weight) >= 0):
+            if fails(lambda x: np.all(np.asarray(x) >= 0), weight):
                 raise AttributeError(
                     f"WeightedSum has no residuals: a weight is {weight}, and no sum of squares "
                     "falls where a cost rises."

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from jaxdae.checks import fails
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.reprs import Module
 from jaxdae.results.trajectory import Trajectory
@@ -20,7 +21,6 @@ from jaxdae.solvers.grid import direction_of, Grid
 from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance, described
-from jaxdae.systems.checks import is_concrete
 from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
@@ -420,9 +420,7 @@ def _check_states(states: State) -> None:
             f"SimulationObjective: states.q has shape {jnp.shape(states.q)}, needs "
             "(starts, n); make a batch with perturbed_states(state, key, count)."
         )
-    if is_concrete(states) and not all(
-        np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(states)
-    ):
+    if fails(lambda *xs: all(np.isfinite(x).all() for x in xs), *jax.tree.leaves(states)):
         raise ValueError("SimulationObjective: a start is not finite.")
 
 
@@ -433,7 +431,7 @@ def _check_times(objective: SimulationObjective) -> None:
     t0 = objective.t0
     for t1 in objective.end_times:
         for dt in objective.steps_given or ():
-            if is_concrete((t0, t1, dt)) and not dt * (t1 - t0) > 0:
+            if fails(lambda t0, t1, dt: dt * (t1 - t0) > 0, t0, t1, dt):
                 raise ValueError(
                     f"SimulationObjective: dt = {dt} does not lead from t0 = {t0} to t1 = {t1}."
                 )

@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
+from jaxdae.checks import are_known, fails, where_known
 from jaxdae.formulations.gains import check_positive
 from jaxdae.reprs import Module, shown
-from jaxdae.systems.checks import is_concrete
 
 
 class AbstractParametrization(Module):
@@ -242,9 +242,8 @@ def _floating(name: str, x: ArrayLike) -> Array:
     return array if floating else array.astype(jnp.result_type(float))
 
 
+@where_known
 def _require_positive(name: str, x: Array, remedy: str) -> None:
-    if not is_concrete(x):
-        return
     array = np.asarray(x)
     bad = np.argwhere(~((array > 0) & np.isfinite(array)))
     if len(bad):
@@ -264,11 +263,9 @@ def _check_spd(matrix: Array) -> None:
 
 def _check_factor(factor: Array) -> None:
     """Cholesky's algorithm may fail, by round-off, where the smallest eigenvalue is positive."""
-    if not is_concrete(factor):
-        return
-    pivots = np.diagonal(np.asarray(factor)) ** 2
+    pivots = jnp.diagonal(factor) ** 2
     # A pivot is a difference of numbers as large as the largest, and round-off below eps of those.
-    if not pivots.min() > np.finfo(pivots.dtype).eps * pivots.max():
+    if fails(lambda x: x.min() > np.finfo(x.dtype).eps * x.max(), pivots):
         raise ValueError(
             f"PositiveDefinite: the matrix is singular to round-off in {factor.dtype}, its "
             f"Cholesky pivots are {pivots}; add a multiple of the identity."
@@ -276,7 +273,7 @@ def _check_factor(factor: Array) -> None:
 
 
 def _concrete_vector(values: Any) -> np.ndarray:
-    if not is_concrete(values):
+    if not are_known(values):
         raise TypeError(
             "HurwitzPolynomial: cannot factor a traced polynomial; build it outside of "
             "jit, grad and vmap, and pass the module in."
@@ -374,9 +371,8 @@ class CrankRocker(AbstractParametrization):
         return jnp.stack([a, (total + difference) / 2, (total - difference) / 2, a + apart])
 
 
+@where_known
 def _require_crank_rocker(lengths) -> None:
-    if not is_concrete(lengths):
-        return
     a, b, c, d = np.asarray(lengths)
     if not (np.isfinite(lengths).all() and a > 0):
         raise ValueError(f"CrankRocker: the lengths are {lengths}; all must be positive numbers.")

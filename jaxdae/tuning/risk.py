@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import are_known
 from jaxdae.reprs import Module
 from jaxdae.stability.arguments import is_real
-from jaxdae.systems.checks import is_concrete
 
 
 def _as_fraction(value: Any) -> float:
     """A real number of any kind as that of Python, which may be static."""
-    if not is_real(value) or not is_concrete(value):
+    if not is_real(value) or not are_known(value):
         raise TypeError(f"CVaR: fraction is {value!r}, must be a number in (0, 1].")
     return float(value)
 
