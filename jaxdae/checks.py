@@ -10,7 +10,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 _OUTSIDE = get_opaque_trace_state()
 
 

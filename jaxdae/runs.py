@@ -343,7 +343,8 @@ def _completed(
     if sampled and not fixed:
         stepsize_controller = sampling.with_samples(step_control(stepsize_controller, times))
     start = Start(plant(system), begun, times.start)
-    formulation, known = starts.suited_to_start(formulation, start, start_tolerance)
+    eager = is_eager(formulation, start)
+    formulation, known = starts.suited_to_start(formulation, start, start_tolerance, eager=eager)
     direction = _direction(t0, t1, stepsize_controller)
     problem = Problem(system, formulation, inner, state, times)
     said = tuple(_step_warnings(problem, start.t, solver, direction))

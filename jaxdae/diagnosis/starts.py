@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.core
-import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters import batching
+from jax.custom_batching import custom_vmap
 
+from jaxdae.checks import are_known
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.failure import (
     Declared,
@@ -25,7 +25,7 @@ from jaxdae.linalg.rank import numerical_rank
 from jaxdae.linalg.solve_primitive import Batch
 from jaxdae.simulation.run import depends_on_rank
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import check_finite, check_tolerance, is_concrete, is_eager
+from jaxdae.systems.checks import check_finite, check_tolerance
 from jaxdae.systems.independence import (
     constraint_rank,
     involved,
@@ -56,12 +56,18 @@ class Start(NamedTuple):
 
 
 def suited_to_start(
-    formulation: AbstractFormulation, start: Start, tolerance: float | None
+    formulation: AbstractFormulation, start: Start, tolerance: float | None, *, eager: bool
 ) -> tuple[AbstractFormulation, bool]:
     """A formulation for a start: checked, its solves chosen and ranks held, where that is known.
 
     Numbers are known in eager runs, under `jax.grad` and `jax.vmap` of them, and of what a compiled
     program does not vary. They are examined on the host then.
+
+    Args:
+        formulation: how constraints are enforced.
+        start: of the run.
+        tolerance: largest residual of a constraint, relative to `1 + max |q|, |v|`, or `None`.
+        eager: whether all numbers are known, and operations on them computed at once.
 
     Returns:
         The formulation, and whether nothing is left to examine when the program runs.
@@ -70,11 +76,11 @@ def suited_to_start(
         ValueError: naming the entry, constraint or matrix at fault, the amount, and the remedy.
     """
     check_tolerance("start_tolerance", tolerance)
-    if is_eager(formulation, start):
+    if eager:
         return _checked(formulation, start, tolerance), True
     values = _values(start)
     q, v = values.state.q, values.state.v
-    if is_concrete(values.system, q, v, values.t):
+    if are_known(values.system, q, v, values.t):
         # Inside a transformation a start off the constraints, or no number, is the user's choice.
         if not np.isfinite(np.concatenate([np.asarray(q), np.asarray(v)])).all():
             return formulation, False
@@ -92,7 +98,7 @@ def suited_to_start(
 
 def _values(tree):
     """A pytree without derivatives: where only they are traced, its numbers are known."""
-    stop = lambda x: jax.lax.stop_gradient(x) if isinstance(x, jax.core.Tracer) else x  # noqa: E731
+    stop = lambda x: x if are_known(x) else jax.lax.stop_gradient(x)  # noqa: E731
     return jax.tree.map(stop, tree)
 
 
@@ -117,7 +123,7 @@ def _checked(formulation, start: Start, tolerance: float | None):
 def _suited(formulation, plain, start: Start, known: Declared | None, holds):
     """The formulation, `plain` without derivatives, its solves chosen for a start that is known."""
     system, state, t = start
-    if holds is not None and is_concrete(plain) and holds(system, t, state):
+    if holds is not None and are_known(plain) and holds(system, t, state):
         return formulation
     return check_assumptions(system, formulation, state, t, known)
 
@@ -143,71 +149,58 @@ def _check_consistent(system, state, t, residual, tolerance: float) -> None:
             )
 
 
-class _UnknownError(Exception):
-    """The numbers of a batch are not known: it is part of a compiled program."""
-
-
-class _Judge:
-    """Judges all members of a batch at once, and remembers what it found."""
-
-    def __init__(self, structure, skeleton):
-        self.structure, self.skeleton, self.dependent = structure, skeleton, False
-
-    def ranks(self, arrays, batch: Batch) -> np.ndarray:
-        """Of all members, in the axes of the batch."""
-        values = self.structure, self.skeleton, arrays, batch
-        count = int(np.prod(batch.sizes))  # with -1 NumPy would not know it of empty arrays
-        flat = lambda x: np.asarray(x).reshape(count, *x.shape[len(batch.sizes) :])  # noqa: E731
-        result = jax.tree.map(flat, _each(look, *values))
-        # A start that is no number fails by itself.
-        finite = np.isfinite(result.jac).all(axis=(1, 2))
-        ranks = np.full(finite.size, result.jac.shape[1], result.jac.dtype)
-        # Members whose bounds do not show that their constraints are independent.
-        doubtful = zip(*(x[finite & ~result.bounds_suffice()] for x in result[:2]), strict=True)
-        if not all(surely_independent(*x) for x in doubtful):
-            closer = jax.tree.map(flat, _each(constraint_rank, *values))
-            ranks = np.where(finite & closer.regular, closer.rank, np.where(finite, np.nan, ranks))
-        self.dependent = not (ranks == result.jac.shape[1]).all()
-        return ranks.reshape(batch.sizes)
-
-
-_judge = jex.Primitive("judge_starts")
-
-
-@_judge.def_impl
-def _judge_known(*arrays, judge: _Judge, batch: Batch):
-    return jnp.asarray(judge.ranks(arrays, batch))
-
-
-@_judge.def_abstract_eval
-def _judge_unknown(*_, **__):
-    raise _UnknownError
-
-
-def _judge_batch(arrays, axes, *, judge: _Judge, batch: Batch):
-    moved = [x if a is None else jnp.moveaxis(x, a, 0) for x, a in zip(arrays, axes, strict=True)]
-    has = tuple(a is not None for a in axes)
-    size = next(x.shape[0] for x, a in zip(moved, has, strict=True) if a)
-    return _judge.bind(*moved, judge=judge, batch=batch.with_axis(size, has)), 0
-
-
-batching.primitive_batchers[_judge] = _judge_batch
-
-
 def _ranks_of_members(start: Start) -> tuple[bool, Any] | None:
     """Whether starts of a batch are dependent, and their ranks; `None` where numbers are not known.
 
-    Inside of `jax.vmap` a value is hidden; the batching rule of a primitive sees all of them.
+    Inside of `jax.vmap` a value is hidden; the batching rule of a function sees all of them.
     """
     values = start.system, start.t, start.state.q, start.state.v
     arrays, skeleton = eqx.partition(values, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
-    judge = _Judge(structure, skeleton)
-    try:
-        rank = _judge.bind(*leaves, judge=judge, batch=Batch((), ((),) * len(leaves)))
-    except _UnknownError:
-        return None
-    return judge.dependent, rank
+    dependent: list[bool] = []
+
+    def ranks(batch: Batch):
+        """Of all members, in the axes of a batch; of axes that are hidden, in its rule."""
+        function = custom_vmap(lambda *_: jnp.full(batch.sizes, jnp.nan, start.state.q.dtype))
+
+        @function.def_vmap
+        def _(size, has, *leaves):
+            whole = batch.with_axis(size, tuple(has))
+            if not are_known(leaves):
+                return ranks(whole)(*leaves), True
+            found = _of_members(structure, skeleton, leaves, whole)
+            dependent.append(found.dependent)
+            return jnp.asarray(found.ranks), True
+
+        return function
+
+    rank = ranks(Batch((), ((),) * len(leaves)))(*leaves)
+    return (dependent[0], rank) if dependent else None
+
+
+class _Members(NamedTuple):
+    """Whether constraints of some member are dependent, and ranks, in the axes of the batch."""
+
+    dependent: bool
+    ranks: np.ndarray
+
+
+def _of_members(structure, skeleton, arrays, batch: Batch) -> _Members:
+    """All members of a batch at once, on the host."""
+    values = structure, skeleton, arrays, batch
+    count = int(np.prod(batch.sizes))  # with -1 NumPy would not know it of empty arrays
+    flat = lambda x: np.asarray(x).reshape(count, *x.shape[len(batch.sizes) :])  # noqa: E731
+    result = jax.tree.map(flat, _each(look, *values))
+    # A start that is no number fails by itself.
+    finite = np.isfinite(result.jac).all(axis=(1, 2))
+    ranks = np.full(finite.size, result.jac.shape[1], result.jac.dtype)
+    # Members whose bounds do not show that their constraints are independent.
+    doubtful = zip(*(x[finite & ~result.bounds_suffice()] for x in result[:2]), strict=True)
+    if not all(surely_independent(*x) for x in doubtful):
+        closer = jax.tree.map(flat, _each(constraint_rank, *values))
+        ranks = np.where(finite & closer.regular, closer.rank, np.where(finite, np.nan, ranks))
+    dependent = not (ranks == result.jac.shape[1]).all()
+    return _Members(dependent, ranks.reshape(batch.sizes))
 
 
 @jit
