@@ -74,7 +74,9 @@ def inverse_dynamics(system: System, t, q, v, a, *, controls: int) -> InverseDyn
 def _check(system: System, at, d, a, result: InverseDynamics) -> None:
     """Refuse what satisfies neither the constraints nor the equations of motion."""
     name, tolerance = type(system).__name__, float(np.sqrt(np.finfo(np.asarray(a).dtype).eps))
-    needed = np.asarray(system.force(*at, result.u) - system.force(*at, jnp.zeros_like(result.u)))
+    t, q, v, none = at
+    zero = jnp.zeros_like(result.u)
+    needed = np.asarray(system.force(t, q, v, none, result.u) - system.force(t, q, v, none, zero))
     d, a, (_, lam) = jax.tree.map(np.asarray, (d, a, result))
     left = d.jac @ a + d.gamma
     if (np.abs(left) > tolerance * (np.abs(d.jac) @ np.abs(a) + np.abs(d.gamma))).any():

@@ -22,7 +22,6 @@ from jaxdae.diagnosis.findings import Finding
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import solves, with_solves
 from jaxdae.linalg.rank import numerical_rank
-from jaxdae.linalg.solve_primitive import Batch
 from jaxdae.simulation.run import depends_on_rank
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_tolerance
@@ -150,70 +149,53 @@ def _check_consistent(system, state, t, residual, tolerance: float) -> None:
 
 
 def _ranks_of_members(start: Start) -> tuple[bool, Any] | None:
-    """Whether starts of a batch are dependent, and their ranks; `None` where numbers are not known.
+    """Whether starts of a batch are dependent, and their ranks; `None` where none are known."""
+    if _of_all_members(eqx.filter(start, eqx.is_array)) is None:
+        return None
+    seen = _of_all_members(_look(*start))
+    full = seen.jac.shape[-2]
+    # A start that is no number fails by itself; of others bounds show mostly that all is well.
+    doubtful = np.isfinite(seen.jac).all(axis=(-2, -1)) & ~seen.bounds_suffice()
+    if all(map(surely_independent, seen.jac[doubtful], seen.phi[doubtful])):
+        return False, jnp.asarray(full, seen.jac.dtype)
+    ranks = _held_rank(*start)
+    return bool((_of_all_members(ranks) != full).any()), ranks
 
-    Inside of `jax.vmap` a value is hidden; the batching rule of a function sees all of them.
+
+def _of_all_members(tree) -> Any:
+    """Of all members of an eager batch, its axes in front; `None` where a program is traced.
+
+    `jax.vmap` hides what the members of a batch are; the batching rule of a function is given it.
     """
-    values = start.system, start.t, start.state.q, start.state.v
-    arrays, skeleton = eqx.partition(values, eqx.is_array)
-    leaves, structure = jax.tree.flatten(arrays)
-    dependent: list[bool] = []
+    leaves, structure = jax.tree.flatten(tree)
+    seen: list[Any] = [leaves] if are_known(leaves) else []
+    shown = custom_vmap(lambda *leaves: leaves)
 
-    def ranks(batch: Batch):
-        """Of all members, in the axes of a batch; of axes that are hidden, in its rule."""
-        function = custom_vmap(lambda *_: jnp.full(batch.sizes, jnp.nan, start.state.q.dtype))
+    @shown.def_vmap
+    def _(size, has, *leaves):
+        pairs = zip(leaves, has, strict=True)
+        whole = tuple(x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in pairs)
+        if are_known(whole):
+            seen.append(whole)
+        else:  # by an axis further out, or by a compiled program
+            whole = shown(*whole)
+        return whole, (True,) * len(whole)
 
-        @function.def_vmap
-        def _(size, has, *leaves):
-            whole = batch.with_axis(size, tuple(has))
-            if not are_known(leaves):
-                return ranks(whole)(*leaves), True
-            found = _of_members(structure, skeleton, leaves, whole)
-            dependent.append(found.dependent)
-            return jnp.asarray(found.ranks), True
-
-        return function
-
-    rank = ranks(Batch((), ((),) * len(leaves)))(*leaves)
-    return (dependent[0], rank) if dependent else None
-
-
-class _Members(NamedTuple):
-    """Whether constraints of some member are dependent, and ranks, in the axes of the batch."""
-
-    dependent: bool
-    ranks: np.ndarray
-
-
-def _of_members(structure, skeleton, arrays, batch: Batch) -> _Members:
-    """All members of a batch at once, on the host."""
-    values = structure, skeleton, arrays, batch
-    count = int(np.prod(batch.sizes))  # with -1 NumPy would not know it of empty arrays
-    flat = lambda x: np.asarray(x).reshape(count, *x.shape[len(batch.sizes) :])  # noqa: E731
-    result = jax.tree.map(flat, _each(look, *values))
-    # A start that is no number fails by itself.
-    finite = np.isfinite(result.jac).all(axis=(1, 2))
-    ranks = np.full(finite.size, result.jac.shape[1], result.jac.dtype)
-    # Members whose bounds do not show that their constraints are independent.
-    doubtful = zip(*(x[finite & ~result.bounds_suffice()] for x in result[:2]), strict=True)
-    if not all(surely_independent(*x) for x in doubtful):
-        closer = jax.tree.map(flat, _each(constraint_rank, *values))
-        ranks = np.where(finite & closer.regular, closer.rank, np.where(finite, np.nan, ranks))
-    dependent = not (ranks == result.jac.shape[1]).all()
-    return _Members(dependent, ranks.reshape(batch.sizes))
+    if not seen:
+        shown(*leaves)
+    return structure.unflatten([np.asarray(x) for x in seen[0]]) if seen else None
 
 
 @jit
-def _each(function, structure, skeleton, arrays, batch: Batch):
-    """`function(system, t, state)` of every member."""
+def _look(system, state, t):
+    return look(system, t, state)
 
-    def one(*leaves):
-        system, t, q, v = eqx.combine(jax.tree.unflatten(structure, leaves), skeleton)
-        return function(system, t, State(q, v))
 
-    for present in reversed(list(zip(*batch.present, strict=True))):
-        one = jax.vmap(one, tuple(0 if x else None for x in present))
-    return one(*arrays)
+@jit
+def _held_rank(system, state, t):
+    """NaN at a singular position; all constraints of a start that is no number."""
+    found, jac = constraint_rank(system, t, state), look(system, t, state).jac
+    return jnp.where(jnp.isfinite(jac).all(), found.held(), jnp.asarray(len(jac), jac.dtype))
 
 
 class StartRank(NamedTuple):
