@@ -335,7 +335,7 @@ def _completed(
     preconditions.check_projection(solver, formulation)
     dtype = state.q.dtype
     system, formulation, inner = in_dtype((system, formulation, inner), dtype)
-    preconditions.check_declaration(system, formulation, inner, state, t0)
+    preconditions.check_declaration(system, formulation, inner, state, t0, solver)
 
     period = controller.period if sampled else None
     times = _times(t0, t1, dt, stepsize_controller, saveat, dtype, period)

@@ -17,8 +17,8 @@ MODULES = {
 }
 # From the lowest; each may import those before it.
 ROOMS = (
-    "storage", "interruptions", "names", "tables", "reprs", "version", "references", "compiled",
-    "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability", "formulations",
+    "storage", "interruptions", "names", "tables", "checks", "reprs", "version", "references",
+    "compiled", "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability", "formulations",
     "solvers", "control", "analysis",
     "simulation", "diagnosis", "results", "runs", "exports", "tuning", "parallel", "identification",
     "multibody", "models", "plotting", "commands", "cli",
@@ -68,6 +68,20 @@ def test_no_module_imports_itself_in_a_circle():
     graph = {name: imported(path) - {name} for name, path in MODULES.items()}
     order = graphlib.TopologicalSorter(graph)
     assert len([*order.static_order()]) == len(MODULES)  # raises where there is a circle
+
+
+# What tells values that are known from those that JAX traces.
+TRACING = {"Tracer", "get_opaque_trace_state", "is_eager", "is_outside"}
+
+
+def test_rooms_ask_one_file_whether_values_are_known():
+    """Beside it the shell alone knows of transformations: it chooses what is said of a run."""
+    found = []
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = {getattr(node, x, None) for x in ("id", "attr", "name")} & TRACING
+            found += [f"{module}: {x}" for x in names]
+    assert [x for x in found if not x.startswith(("jaxdae.checks:", "jaxdae.runs:"))] == []
 
 
 def test_the_plain_backend_loads_no_compiler():

@@ -143,22 +143,25 @@ def _of_matrices(A, B, Q, R) -> Regulator:
     R = jnp.eye(B.shape[1], dtype=dtype) if R is None else jnp.asarray(R, dtype)
     _check(A, B, Q, R)
     P, K = _solution(A, B, Q, R)
-    # Under `jit` the solution of known numbers is traced as well.
-    if not are_known(P):
-        return Regulator(K, P, None)
+    return Regulator(K, P, _roots(A - B @ K, P))
+
+
+@where_known
+def _roots(closed_loop, P) -> np.ndarray:
+    """Roots of the closed loop, rightmost first."""
     if not np.isfinite(np.asarray(P)).all():
         raise ValueError(
             "the Riccati equation has no stabilizing solution: the cost does not see a critical "
             "root. Give every unstable or critical direction a weight in Q."
         )
-    roots = np.asarray(np.linalg.eigvals(np.asarray(A - B @ K)), complex)
+    roots = np.asarray(np.linalg.eigvals(np.asarray(closed_loop)), complex)
     worst = roots[np.argmax(np.real(roots))]
     if not worst.real < 0:
         raise ValueError(
             f"the regulator leaves the root {root_text(worst)}: the cost does not see it. Give "
             "every unstable or critical direction a weight in Q."
         )
-    return Regulator(K, P, roots[np.argsort(-np.real(roots))])
+    return roots[np.argsort(-np.real(roots))]
 
 
 def _of_linearization(lin: Linearization, Q, R, errors) -> Regulator:

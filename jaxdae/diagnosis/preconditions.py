@@ -22,7 +22,7 @@ from jaxdae.formulations.stabilization import AbstractStabilization, InDirection
 from jaxdae.formulations.structure import depends_on_any
 from jaxdae.linalg.block_tree import connected_parts
 from jaxdae.memory import Memory
-from jaxdae.solvers.constrained_term import check_terms
+from jaxdae.solvers.constrained_term import check_forces, check_terms, enforces_constraints
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import SampleSteps
@@ -184,24 +184,26 @@ def _check_saved_times(t0, t1, saveat) -> None:
             raise ValueError("SaveAt(ts=...) must be in the order in which the times are reached.")
 
 
-def check_declaration(system, formulation, controller, state, t0) -> None:
+def check_declaration(system, formulation, controller, state, t0, solver) -> None:
     """Shapes of everything declared, once for each declaration; values of gains every time."""
     recheck(formulation)
     leaves, structure = jax.tree.flatten((system, formulation, controller, state))
-    key = (structure, *(_signature(x) for x in leaves))
+    method = parts_of(solver).method
+    key = (structure, enforces_constraints(method), *(_signature(x) for x in leaves))
     declared = system, formulation, controller
-    _CHECKED.get(key, declared, lambda: _check_shapes(*declared, state, t0))
+    _CHECKED.get(key, declared, lambda: _check_shapes(*declared, state, t0, method))
 
 
-def _check_shapes(system, formulation, controller, state, t0) -> None:
+def _check_shapes(system, formulation, controller, state, t0, method) -> None:
     u = _example_input(controller, t0, state)
     check_functions(system, state, u, t0)
     if are_known(system, state, t0):
         with jax.core.eval_context():
             check_symmetric_mass(system, t0, state)
+    t = jnp.asarray(t0, state.q.dtype)
     if not formulation.capabilities.finds_reaction_forces:
-        t = jnp.asarray(t0, state.q.dtype)
         refuse_reaction_forces(system, t, state.q, state.v, state.w, u)
+    check_forces(method, system, t, state, u)
     formulation.check(system, state)
 
 

@@ -152,13 +152,14 @@ def _ranks_of_members(start: Start) -> tuple[bool, Any] | None:
     """Whether starts of a batch are dependent, and their ranks; `None` where none are known."""
     if _of_all_members(eqx.filter(start, eqx.is_array)) is None:
         return None
-    seen = _of_all_members(_look(*start))
-    full = seen.jac.shape[-2]
+    at = start.system, start.t, start.state
+    here = _look(*at)
+    seen, full = _of_all_members(here), len(here.jac)
     # A start that is no number fails by itself; of others bounds show mostly that all is well.
     doubtful = np.isfinite(seen.jac).all(axis=(-2, -1)) & ~seen.bounds_suffice()
     if all(map(surely_independent, seen.jac[doubtful], seen.phi[doubtful])):
-        return False, jnp.asarray(full, seen.jac.dtype)
-    ranks = _held_rank(*start)
+        return False, jnp.asarray(full, here.jac.dtype)
+    ranks = jnp.where(jnp.isfinite(here.jac).all(), _constraint_rank(*at).held(), full)
     return bool((_of_all_members(ranks) != full).any()), ranks
 
 
@@ -186,16 +187,7 @@ def _of_all_members(tree) -> Any:
     return structure.unflatten([np.asarray(x) for x in seen[0]]) if seen else None
 
 
-@jit
-def _look(system, state, t):
-    return look(system, t, state)
-
-
-@jit
-def _held_rank(system, state, t):
-    """NaN at a singular position; all constraints of a start that is no number."""
-    found, jac = constraint_rank(system, t, state), look(system, t, state).jac
-    return jnp.where(jnp.isfinite(jac).all(), found.held(), jnp.asarray(len(jac), jac.dtype))
+_look, _constraint_rank = jit(look), jit(constraint_rank)
 
 
 class StartRank(NamedTuple):
@@ -224,13 +216,8 @@ def start_rank(system: System, t, state: State, known: Declared | None = None) -
     mass, jac, phi, _ = declared(system, t, state) if known is None else known
     if len(jac) == 0 or surely_independent(jac, phi):
         return StartRank(jac.shape[0], True, mass, jac)
-    result = _compiled(system, t, state)
+    result = _constraint_rank(system, t, state)
     return StartRank(int(result.rank), bool(result.regular), mass, np.asarray(result.jac))
-
-
-@jit
-def _compiled(system, t, state):
-    return constraint_rank(system, t, state)
 
 
 def suited(formulation, dependent: bool, rank):

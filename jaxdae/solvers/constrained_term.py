@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.reprs import Module
-from jaxdae.systems import Dynamics, evaluate, State
+from jaxdae.systems import Dynamics, evaluate, State, System
+from jaxdae.systems.dynamics import has_reaction_forces
 from jaxdae.systems.kinematics import coordinate_rate
 
 
@@ -111,3 +112,21 @@ def _check_equations(name: str, formulation: Any, work: bool) -> None:
         )
     if work:
         raise ValueError(f"{name} integrates no works beside the motion: leave work=True out.")
+
+
+def check_forces(solver, system: System, t, state: State, u) -> None:
+    """Forces that do not depend on the multipliers, where those are the solver's own.
+
+    Raises:
+        ValueError: naming the solver, the system, and a solver that takes such forces.
+    """
+    if enforces_constraints(solver) and has_reaction_forces(
+        system, t, state.q, state.v, state.w, u
+    ):
+        name = type(solver).__name__
+        raise ValueError(
+            f"{type(system).__name__} declares reaction_dependent_force, forces that depend on the "
+            f"multipliers, which {name} does not find together with its own: it enforces the "
+            "constraints itself. Keep jaxdae.Multipliers(), and give it a solver of ordinary "
+            f"differential equations in place of {name}, such as diffrax.Dopri8()."
+        )

@@ -11,7 +11,7 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
-from jaxdae.checks import are_known
+from jaxdae.checks import are_known, where_known
 from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.reprs import Module
@@ -144,10 +144,9 @@ def consistent_state(
     if program is not None:
         check_program_shape(program, t, state)
     t = jnp.asarray(t, state.q.dtype)
-    if program is None and are_known(system, t, state):
-        unmoved = _unmoved(system, t, state)
-        if unmoved is not None:
-            return (state, unmoved) if report else state
+    unmoved = _unmoved(system, t, state) if program is None else None
+    if unmoved is not None:
+        return (state, unmoved) if report else state
     out, projection, left = _project(system, program, t, state, jnp.asarray(free))
     after = jnp.concatenate([projection.after.phi, projection.after.phi_dot])
     problem = partial(_message, system, t, state, projection, held)
@@ -164,6 +163,7 @@ def _held(system, fixed, n: int, k: int) -> tuple[list[int], np.ndarray]:
     return [i for i in chosen if i < n], free
 
 
+@where_known
 def _unmoved(system: System, t, state: State) -> Projection | None:
     """No change, where a state is consistent to round-off: projections take long to compile."""
     result, distances = _distances(system, t, state)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import jaxdae
 from jaxdae import Multipliers, SimulationError, SingularMassSolve, State
 from jaxdae.formulations.reaction_forces import reaction_law, solve_together
-from jaxdae.solvers import RK4
+from jaxdae.solvers import GeneralizedAlpha, HalfExplicit, Projected, RadauIIA, Rattle, RK4
+from jaxdae.solvers.projected import parts_of
 
 OPTIONS: dict[str, Any] = {"dt": 0.02, "solver": RK4()}
 
@@ -250,6 +252,29 @@ def test_others_refuse_such_forces_with_a_word():
         jaxdae.equilibrium(WIRE, [0.8, 0.0])
     with pytest.raises(ValueError, match="declares reaction_dependent_force"):
         jaxdae.evaluate(WIRE, 0.0, state.q, state.v)
+
+
+def test_solvers_that_enforce_constraints_name_one_that_finds_such_forces():
+    """The formulation is the right one already."""
+    for solver in (HalfExplicit(), Rattle(), GeneralizedAlpha(), RadauIIA(), Projected(Rattle())):
+        name = type(parts_of(solver).method).__name__
+        message = rf"{name} does not find.*Keep .*Multipliers\(\).*in place of {name}, such as"
+        with pytest.raises(ValueError, match=message):
+            jaxdae.simulate(WIRE, Multipliers(), WIRE_START, t1=0.1, dt=0.05, solver=solver)
+
+
+@pytest.mark.slow
+def test_the_solver_named_finds_them_and_others_take_the_same_system_without_them():
+    class Smooth(RoughWire):
+        def reaction_dependent_force(self, t, q, v, w, u, lam):
+            del t, q, v, w, u, lam
+            return
+
+    jaxdae.simulate(WIRE, Multipliers(), WIRE_START, t1=0.1, dt=0.05, solver=diffrax.Dopri8())
+    for solver in (diffrax.Dopri8(), HalfExplicit()):
+        run = jaxdae.simulate(Smooth(), Multipliers(), WIRE_START, t1=0.1, dt=0.05, solver=solver)
+        # On a circle without friction; two steps of order 4 leave 4e-9 of the speed.
+        assert np.hypot(*run.v[-1]) == pytest.approx(1.5, rel=1e-7)
 
 
 @pytest.mark.slow
