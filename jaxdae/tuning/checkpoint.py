@@ -156,16 +156,6 @@ def fingerprint(
     }
 
 
-def tree_digest(tree: PyTree) -> str:
-    """Of a pytree: its structure, what is static in it, arrays, numbers, and kinds of functions."""
-    return _digest(_sanitized(jax.tree.structure(tree)), *_contents(tree))
-
-
-def program_digest(program: ClosedJaxpr) -> str:
-    """Of everything that a program computes, and of the arrays in it."""
-    return _digest(_sanitized(program), *_contents(_constants(program)))
-
-
 def _verified(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:
     first, _, rest = content.partition(b"\n")
     checksum, _, payload = rest.partition(b"\n")
