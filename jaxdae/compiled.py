@@ -15,6 +15,12 @@ import jax.extend.core as jex
 
 def kinds(value: Any) -> Any:
     """Types of a value and of all in it, and signs of zeros: what equality does not compare."""
+    if type(value) in _PLAIN:
+        return type(value)
+    # Modules do not change, and to look through one takes as long as to call a program.
+    known = _KINDS.get(id(value))
+    if known is not None:
+        return known[0]
     if isinstance(value, tuple | list):
         return (type(value), *map(kinds, value))
     if isinstance(value, dict):
@@ -22,12 +28,9 @@ def kinds(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return (type(value), frozenset((x, kinds(x)) for x in value))
     if isinstance(value, eqx.Module):
-        # Modules do not change, and to look through one takes as long as to call a program.
-        known = _KINDS.get(id(value))
-        if known is None:
-            forget = functools.partial(_KINDS.pop, id(value), None)
-            known = _KINDS[id(value)] = _of_fields(value), weakref.ref(value, lambda _: forget())
-        return known[0]
+        result, forget = _of_fields(value), functools.partial(_KINDS.pop, id(value), None)
+        _KINDS[id(value)] = result, weakref.ref(value, lambda _: forget())
+        return result
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _of_fields(value)
     if eqx.is_array(value):
@@ -37,6 +40,7 @@ def kinds(value: Any) -> Any:
     return type(value)
 
 
+_PLAIN = {bool, int, str, type(None)}
 # Of modules that live, by their identity, with what ends the entry when they do.
 _KINDS: dict[int, tuple[Any, Any]] = {}
 
