@@ -10,12 +10,20 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.extend.core as jex
+import numpy as np
+from jax import dtypes
 
 from jaxdae.checks import are_known
 
 
 def kinds(value: Any) -> Any:
     """Types of a value and of all in it, and signs of zeros: what equality does not compare."""
+    if type(value) in _PLAIN:
+        return type(value)
+    # Modules do not change, and to look through one takes as long as to call a program.
+    known = _KINDS.get(id(value))
+    if known is not None:
+        return known[0]
     if isinstance(value, tuple | list):
         return (type(value), *map(kinds, value))
     if isinstance(value, dict):
@@ -23,12 +31,9 @@ def kinds(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return (type(value), frozenset((x, kinds(x)) for x in value))
     if isinstance(value, eqx.Module):
-        # Modules do not change, and to look through one takes as long as to call a program.
-        known = _KINDS.get(id(value))
-        if known is None:
-            forget = functools.partial(_KINDS.pop, id(value), None)
-            known = _KINDS[id(value)] = _of_fields(value), weakref.ref(value, lambda _: forget())
-        return known[0]
+        result, forget = _of_fields(value), functools.partial(_KINDS.pop, id(value), None)
+        _KINDS[id(value)] = result, weakref.ref(value, lambda _: forget())
+        return result
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _of_fields(value)
     if eqx.is_array(value):
@@ -38,6 +43,7 @@ def kinds(value: Any) -> Any:
     return type(value)
 
 
+_PLAIN = {bool, int, str, type(None)}
 # Of modules that live, by their identity, with what ends the entry when they do.
 _KINDS: dict[int, tuple[Any, Any]] = {}
 
@@ -61,9 +67,16 @@ class Jitted:
         def of_leaves(static: _Static, *varying):
             arguments, named = static.rebuilt(varying)
             leaves, structure = jax.tree.flatten(function(*arguments, **named))
-            are_arrays = [eqx.is_array(x) for x in leaves]
-            rest = tuple(None if a else x for x, a in zip(leaves, are_arrays, strict=True))
-            arrays = [x for x, a in zip(leaves, are_arrays, strict=True) if a]
+            places = {id(x): i for i, x in enumerate(varying)}
+            sources = [
+                places.get(id(x)) if isinstance(x, jax.core.Tracer) else None for x in leaves
+            ]
+            computed = [eqx.is_array(x) and i is None for x, i in zip(leaves, sources, strict=True)]
+            rest = tuple(
+                _Argument(i) if i is not None else None if c else x
+                for x, i, c in zip(leaves, sources, computed, strict=True)
+            )
+            arrays = [x for x, c in zip(leaves, computed, strict=True) if c]
             return _Result(arrays, structure, rest)
 
         of_leaves.__name__ = of_leaves.__qualname__ = getattr(function, "__name__", "of_leaves")
@@ -76,7 +89,8 @@ class Jitted:
     def bind(self, *arguments, **named) -> Callable[[], Any]:
         """A call with these arguments, to be made again and again: what varies is found once."""
         static, varying = _separated((arguments, named), floats=False)
-        return lambda: self._compiled(static, *varying).tree()
+        varying = [_unchanging(x) for x in varying]
+        return lambda: self._compiled(static, *varying).tree(varying)
 
 
 def jit(function: Callable | None = None, **options) -> Any:
@@ -93,9 +107,24 @@ def jit(function: Callable | None = None, **options) -> Any:
     return functools.partial(jit, **options) if function is None else Jitted(function, options)
 
 
+def _unchanging(x):
+    """An array; of NumPy's, which can be changed, a copy as a program sees it."""
+    if not isinstance(x, np.ndarray | np.generic):
+        return x
+    copied = np.array(x, dtypes.canonicalize_dtype(x.dtype))
+    copied.flags.writeable = False
+    return copied
+
+
+class _Argument(NamedTuple):
+    """One of the arguments, in a result that it is handed on to: no program has to copy it."""
+
+    place: int
+
+
 @jax.tree_util.register_pytree_node_class
 class _Result:
-    """What a program returns: arrays, and what else stands among them."""
+    """What a program returns: arrays that it computes, and what else stands among them."""
 
     __slots__ = ("arrays", "rest", "structure")
 
@@ -109,10 +138,13 @@ class _Result:
     def tree_unflatten(cls, about, arrays):
         return cls(arrays, *about)
 
-    def tree(self) -> Any:
-        """As it was returned."""
+    def tree(self, varying) -> Any:
+        """As it was returned, from these arguments."""
         arrays = iter(self.arrays)
-        leaves = [next(arrays) if x is None else x for x in self.rest]
+        leaves = [
+            next(arrays) if x is None else varying[x.place] if type(x) is _Argument else x
+            for x in self.rest
+        ]
         return self.structure.unflatten(leaves)
 
 

@@ -157,7 +157,7 @@ def simulate(
     for text in ready.warnings:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     trajectory = ready.run()
-    if are_known(ready.problem, trajectory.result_code):
+    if ready.known and are_known(trajectory.result_code):
         _announce(ready.problem, ready.method, trajectory, throw=throw)
     return trajectory
 
@@ -188,12 +188,14 @@ class _Ready(NamedTuple):
         problem: what is simulated.
         method: how.
         warnings: of gains and steps, before it.
+        known: whether its numbers are, so that there may be something to say of it.
         run: makes it.
     """
 
     problem: Problem
     method: Method
     warnings: tuple[str, ...]
+    known: bool
     run: Callable[[], Trajectory]
 
 
@@ -210,7 +212,7 @@ def _ready(system, formulation, state, settings: Given) -> _Ready:
             run = partial(_raising, problem, method, kinds(problem.parts))
         else:
             run = integrated.bind(problem, method)
-        return _Ready(problem, method, said, run)
+        return _Ready(problem, method, said, is_concrete(problem), run)
 
     arguments = (system, formulation, state, settings)
     leaves, structure = jax.tree.flatten(arguments)

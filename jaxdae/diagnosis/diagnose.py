@@ -72,13 +72,14 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         message = failure.describe_failure(trajectory, method.solver)
         return Findings(Finding(message, time=float(trajectory.final_time)))
     known = lambda found: tuple(x for x in found if x is not None)  # noqa: E731
-    found = [failure.review(trajectory), changed_rank(trajectory)]
+    # The parts of the trajectory are the same, put together anew.
+    system, formulation, controller = problem.parts
+    found = [failure.review(system, formulation, trajectory), changed_rank(formulation, trajectory)]
     if problem.times.grid is not None:  # an adaptive run stops at a singularity
-        found.append(failure.review_controller(trajectory))
+        found.append(failure.review_controller(controller, trajectory))
     if not (rows and trajectory.plain):
         return Findings(warnings=known(found))
     found.append(rest_along(trajectory))
-    system, formulation, controller = problem.parts
     watched = rows_of(trajectory, _tolerance(problem, method))
     ts, state = watched.ts, _states(system, formulation, watched.ts, watched.ys)
     survey = in_blocks(lambda t, s: _survey_block(system, controller, t, s), BLOCK, ts, state)

@@ -69,7 +69,7 @@ def describe_failure(trajectory, solver=None) -> str:
     if bool(trajectory.result == _NONFINITE):
         if cause is None:
             cause = _STEP_TOO_LARGE + (_UNSOLVED if hasattr(solver, "root_finder") else "")
-        said = review(trajectory)
+        said = review(system, trajectory.formulation, trajectory)
         text = f"the state is no longer finite after t = {t:.6g} s ({reason}). {cause}"
         return text if said is None else f"{text} {said.message}"
     report = _constraint_report(system, t, state, solver) if cause is None else cause
@@ -81,18 +81,17 @@ def _of_controller(trajectory) -> str | None:
     return offers_of(trajectory.controller).stop(trajectory) if trajectory.plain else None
 
 
-def review(trajectory) -> Finding | None:
+def review(system, formulation, trajectory) -> Finding | None:
     """What the formulation says of the states that were saved."""
     if not trajectory.plain:
         return None
-    of_rows = trajectory.formulation.examination.review
-    message = of_rows(trajectory.system, trajectory.ts, trajectory.saved)
+    message = formulation.examination.review(system, trajectory.ts, trajectory.saved)
     return None if message is None else Finding(message)
 
 
-def review_controller(trajectory) -> Finding | None:
+def review_controller(controller, trajectory) -> Finding | None:
     """What the controller says of a run that reached its end, if it can tell."""
-    message = offers_of(trajectory.controller).review(trajectory) if trajectory.plain else None
+    message = offers_of(controller).review(trajectory) if trajectory.plain else None
     return None if message is None else Finding(message)
 
 

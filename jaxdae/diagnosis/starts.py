@@ -312,9 +312,10 @@ def _check_mass_on_kernel(start: StartRank) -> None:
         )
 
 
-def changed_rank(trajectory) -> Finding | None:
+def changed_rank(formulation, trajectory) -> Finding | None:
     """Where the rank that a run held is not that of the states it saved."""
-    if not trajectory.plain or trajectory.held_rank is None:
+    holds = any(x.asks_for_rank or x.held_rank is not None for x in solves(formulation))
+    if not (trajectory.plain and holds) or trajectory.held_rank is None:
         return None
     held, ranks = int(trajectory.held_rank), np.asarray(trajectory.constraint_rank)
     other = np.isfinite(ranks) & (ranks != held)

@@ -97,7 +97,7 @@ class Multipliers(AbstractLagrangeFormulation):
     def examination(self):
         if self.solve.examination is not None:
             return self.solve.examination
-        undetermined = partial(why_undetermined, wanted_rate=self.wanted_rate)
+        undetermined = partial(_why_undetermined, self)
         return Examination(start=undetermined, stop=partial(undetermined, nearly=True))
 
     def dynamics(self, system, t, y, u, lam):
@@ -105,6 +105,11 @@ class Multipliers(AbstractLagrangeFormulation):
 
     def accelerate(self, dynamics, rhs):
         return self.solve.accelerate(dynamics, rhs)
+
+
+def _why_undetermined(formulation: Multipliers, system, t, y, *, nearly=False) -> str | None:
+    rate = formulation.wanted_rate
+    return why_undetermined(system, t, y, wanted_rate=rate, nearly=nearly)
 
 
 class AbstractWeighted(AbstractLagrangeFormulation):

@@ -150,13 +150,18 @@ def at_time(trajectory: Any, t) -> State:
     state = trajectory.formulation.recover(trajectory.system, t, y)
     start = trajectory.start[0]
     beyond = jnp.abs(t - start) > jnp.abs(trajectory.final_time - start)
-    return invalidated(state, ~trajectory.success & beyond)
+    return invalidated(state, ~trajectory.success & beyond, _given(trajectory))
 
 
 @_compiled
 def final_state(trajectory: Any) -> State:
     """State at the end; NaN where the run failed."""
-    return invalidated(last_state(trajectory), ~trajectory.success)
+    return invalidated(last_state(trajectory), ~trajectory.success, _given(trajectory))
+
+
+def _given(trajectory: Any) -> tuple:
+    """What a run depends on, also one that fails before its first step has an end."""
+    return trajectory.arrays, trajectory.start, trajectory.given
 
 
 @_compiled

@@ -69,6 +69,8 @@ class Trajectory(eqx.Module):
     # Start `(t0, y0)`; and, of a run that saves only its end, times and states on the way.
     start: Any = None
     watched: Any = None
+    # The end time, and the arrays of an event: what a run depends on beside `arrays` and `start`.
+    given: Any = None
     # Whether the run reached its end, or an event.
     reached: Any = None
     varied: Varied | None = None
@@ -87,11 +89,12 @@ class Trajectory(eqx.Module):
         parts = problem.system, solution.formulation, problem.controller
         arrays, skeleton = eqx.partition(parts, eqx.is_array)
         projection = between_steps(method.solver)
+        given = problem.times.end, eqx.filter(problem.event, eqx.is_array)
         return cls(
             solution.ts, solution.saved, solution.final_time, solution.final, solution.result,
             solution.stats, solution.interpolation, solution.work, solution.plain, arrays, skeleton,
             solution.backend, solution.why_not, 0 if projection is None else projection.iterations,
-            solution.start, solution.watched, reached=diffrax.is_okay(solution.result),
+            solution.start, solution.watched, given, diffrax.is_okay(solution.result),
         )  # fmt: skip
 
     @classmethod

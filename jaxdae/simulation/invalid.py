@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool
 from jaxdae.derivatives.functions import shielded
 
 
-def invalidated(tree: Any, bad: Bool[Array, ""]) -> Any:
+def invalidated(tree: Any, bad: Bool[Array, ""], by: Any = ()) -> Any:
     """The same where all is well; else NaN, with derivatives that are NaN.
 
     Derivatives in reverse mode are zero for a cotangent of zero: a sum over the members of a batch
@@ -18,6 +18,8 @@ def invalidated(tree: Any, bad: Bool[Array, ""]) -> Any:
     Args:
         tree: floating-point arrays in any pytree.
         bad: whether it failed.
+        by: what else the result would depend on had it not failed, arrays in any pytree: where it
+            has failed its derivatives by these are NaN, too.
     """
     # Both are made to vary over the same devices of a `shard_map`.
     tree = jax.tree.map(lambda x: jnp.where(bad, x, x), tree)
@@ -25,5 +27,15 @@ def invalidated(tree: Any, bad: Bool[Array, ""]) -> Any:
         lambda x: jnp.where(bad & (x == x), jnp.nan, 1.0).astype(x.dtype),
         jax.lax.stop_gradient(tree),
     )
-    scaled = lambda tree, scale: jax.tree.map(jnp.multiply, tree, scale)  # noqa: E731
-    return shielded(scaled, tree, tree, scale)
+    by = [x for x in jax.tree.leaves(by) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+    none = jax.lax.stop_gradient(jnp.where(bad, jnp.nan, 0.0)) if by else None
+    return shielded(_scaled, tree, tree, scale, by, none)
+
+
+def _scaled(tree, scale, by, none):
+    tree = jax.tree.map(jnp.multiply, tree, scale)
+    if none is None:
+        return tree
+    # Infinite parameters, such as bounds, are no numbers times zero.
+    terms = [jnp.sum(jnp.where(jnp.isfinite(x), x, 0) * none.astype(x.dtype)) for x in by]
+    return jax.tree.map(lambda x: x + sum(y.astype(x.dtype) for y in terms), tree)

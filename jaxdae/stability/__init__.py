@@ -10,7 +10,6 @@ from jaxdae.stability.stability_functions import (
     zeros as zeros,
 )
 from jaxdae.stability.step_gains import (
-    constraint_mobility as constraint_mobility,
     largest_turn as largest_turn,
     step_gains as step_gains,
     StepGains as StepGains,

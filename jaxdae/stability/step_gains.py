@@ -31,7 +31,6 @@ from jaxdae.stability.arguments import check_positive_number, is_real
 from jaxdae.stability.damping import best_damping, worst_damping
 from jaxdae.stability.measured import best_along
 from jaxdae.stability.stability_functions import is_multistep, tableau, zeros
-from jaxdae.systems import mass_and_jacobian, State, System
 
 # Among zeros of R those are taken that damp best over this range of steps too.
 _NEIGHBOURHOOD = 2.0
@@ -270,18 +269,6 @@ def _least_turn(method: _Method, damping: float, stiffness: float) -> float:
             # Asked for what stays, so that NaN counts as having left.
             left |= ~((np.abs(length**2 - 1) < 0.5) & (np.abs(np.log2(speed / _TURNS)) < 1))
     return float(_TURNS[left.argmax()]) if left.any() else np.inf
-
-
-def constraint_mobility(system: System, t, state: State):
-    """`W = J M^-1 J^T`: the acceleration of the constraints for a unit reaction, `(m+r, m+r)`.
-
-    Args:
-        system: the declaration, with a regular mass matrix.
-        t: time [s].
-        state: where it is taken.
-    """
-    mass, jac = mass_and_jacobian(system, t, state.q, state.v)
-    return jac @ jnp.linalg.solve(mass, jac.T)
 
 
 def _checked_tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

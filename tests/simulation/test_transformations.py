@@ -1,6 +1,7 @@
 """What JAX makes of a run is the same on both backends: each is compared with its steps by hand."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import diffrax
@@ -262,3 +263,52 @@ def test_failed_members_leave_the_gradient_of_a_sum_alone(steps, backend, orders
     assert all(np.abs(x) > 1e-3 for x in jax.tree.leaves(alone))
     # Plain steps are shared by none.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), failing, alone)
+
+
+def end_of(numbers, steps: str, backend: Any, **settings):
+    """Where a run ends, by its stiffness and start, and the end time if there is a third."""
+    stiffness, q, *t1 = numbers
+    return simulate(
+        Rooted(stiffness), Multipliers(), State(q[None], jnp.full(1, -0.3)), throw=False,
+        solver=diffrax.Bosh3(), start_tolerance=None, backend=backend,
+        **{"t1": t1[0] if t1 else 0.5, **STEPS[steps], **settings},
+    )  # fmt: skip
+
+
+MODES = [
+    ("given, at steps", "native", 2),
+    pytest.param("given, at steps", "plain", 2, marks=pytest.mark.slow),
+    pytest.param("adaptive", "native", 2, marks=pytest.mark.slow),
+    pytest.param("adaptive", "plain", 2, marks=pytest.mark.slow),
+    pytest.param("adaptive", "auto", 3, marks=pytest.mark.slow),  # by the end time as well
+]
+
+
+@pytest.mark.parametrize(("steps", "backend", "count"), MODES)
+def test_derivatives_of_the_end_of_a_failed_run_are_not_numbers(steps, backend, count):
+    """In both modes and by all numbers, also where no step was made that could depend on them."""
+
+    def slopes(mode, adjoint, q):
+        place = lambda x: end_of(x, steps, backend, adjoint=adjoint).final_state.q[0]  # noqa: E731
+        return jnp.stack(mode(place)([jnp.asarray(2.0), q, jnp.asarray(0.5)][:count]))
+
+    adjoints = diffrax.ForwardMode(), diffrax.RecursiveCheckpointAdjoint()
+    for mode, adjoint in zip((jax.jacfwd, jax.jacrev), adjoints, strict=True):
+        of_members = jax.jit(jax.vmap(partial(slopes, mode, adjoint)))
+        # One that fails on its way, one in the first step, and one that does not.
+        first, second, third = of_members(jnp.array([0.1, -1.0, 1.5]))
+        assert np.isnan(first).all()
+        assert np.isnan(second).all()
+        assert np.all(np.abs(third) > 1e-3)
+
+
+@pytest.mark.parametrize("backend", ["native", pytest.param("plain", marks=pytest.mark.slow)])
+def test_ends_of_failed_runs_leave_the_gradient_of_a_masked_sum_alone(backend):
+    def total(stiffness, starts):
+        runs = jax.vmap(lambda q: end_of((stiffness, q), "given, at steps", backend))(starts)
+        return jnp.sum(jnp.where(runs.success, runs.final_state.q[:, 0], 7.0))
+
+    slope = jax.jit(jax.grad(total))
+    alone = slope(2.0, jnp.full(3, 1.5))
+    np.testing.assert_allclose(3 * slope(2.0, jnp.array([0.1, -1.0, 1.5])), alone, rtol=1e-12)
+    assert abs(alone) > 1e-3
