@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import MassOnCircle
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.simulation.choices import make_solver
 from jaxdae.solvers import AdamsBashforth, Projected
 from jaxdae.solvers.adams_bashforth import _weights
 from jaxdae.solvers.grid import Grid
-from tests.helpers.systems import MassOnCircle
 
 END = diffrax.SaveAt(t1=True)
 BACKENDS = ["plain", "native"]

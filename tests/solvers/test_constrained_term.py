@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import MassOnCircle
 from jaxdae.solvers import ConstrainedTerm
 from jaxdae.solvers.base import AbstractTracedSolver
-from tests.helpers.systems import MassOnCircle
 
 
 class HalfExplicit(diffrax.AbstractSolver):

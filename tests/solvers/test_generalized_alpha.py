@@ -11,11 +11,11 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
+from helpers.systems import DrivenPendulum, RedundantLoop
 from jaxdae.models.chain import Chain
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.solvers import ConstrainedTerm, GeneralizedAlpha, Projected
 from jaxdae.solvers.generalized_alpha import coefficients, first_order_coefficients
-from tests.helpers.systems import DrivenPendulum, RedundantLoop
 
 END = diffrax.SaveAt(t1=True)
 BACKENDS = ["plain", "native"]
@@ -323,8 +323,8 @@ def test_what_does_not_fit_is_refused():
         Projected(GeneralizedAlpha())
     with pytest.raises(ValueError, match=r"give it jaxdae.Multipliers\(\)"):
         jaxdae.simulate(
-            DrivenPendulum(), jaxdae.Multipliers(jaxdae.Baumgarte(K_D=1.0, K_P=1.0)), SWINGING, t1=1.0,
-            dt=0.1, solver=GeneralizedAlpha(),
+            DrivenPendulum(), jaxdae.Multipliers(jaxdae.Baumgarte(K_D=1.0, K_P=1.0)), SWINGING,
+            t1=1.0, dt=0.1, solver=GeneralizedAlpha(),
         )  # fmt: skip
 
 

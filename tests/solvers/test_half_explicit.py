@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import DrivenPendulum, MassOnCircle
 from jaxdae.models import AppellHamel, Chain, KnifeEdge, SliderCrank
 from jaxdae.solvers import half_explicit as coefficients, HalfExplicit, Projected
-from tests.helpers.systems import DrivenPendulum, MassOnCircle
 
 END = diffrax.SaveAt(t1=True)
 BACKENDS = ["plain", "native"]

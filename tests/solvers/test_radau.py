@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import DrivenPendulum, MassOnCircle, RedundantLoop
 from jaxdae.models.andrews import AndrewsMechanism, END_REFERENCE, START_REFERENCE
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.solvers import Projected, radau as coefficients, RadauIIA, Rodas5P
-from tests.helpers.systems import DrivenPendulum, MassOnCircle, RedundantLoop
 
 END = diffrax.SaveAt(t1=True)
 BACKENDS = [pytest.param("plain"), pytest.param("native")]

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import DrivenPendulum, MassOnCircle
 from jaxdae.models.chain import Chain
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.solvers import ConstrainedTerm, Projected, Rattle, rattle as coefficients
 from jaxdae.systems.dynamics import momentum
-from tests.helpers.systems import DrivenPendulum, MassOnCircle
 
 END = diffrax.SaveAt(t1=True)
 BACKENDS = [pytest.param("plain"), pytest.param("native")]
