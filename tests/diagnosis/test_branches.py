@@ -131,6 +131,9 @@ def test_few_rows_are_those_of_a_run_that_is_not_watched(backend, end):
     run, alone = (simulate(system, ROBUST, state, t1=end, throw=x, **how) for x in (True, False))
     read = lambda x: (x.ts, x.states, x.work, x.final_state, x.final_time)  # noqa: E731
     jax.tree.map(np.testing.assert_array_equal, read(run), read(alone))
+    np.testing.assert_array_equal(run.ts, end * np.array([0.0, 0.3, 0.3, 0.7]))
+    np.testing.assert_array_equal(run.q[1], run.q[2])
+    assert run.final_time == end
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.spring import Spring
 from jaxdae.kernels import native
 from jaxdae.kernels.tracing.trace import UnsupportedOperationError
 from jaxdae.models.two_link import TwoLinkManipulator
@@ -211,20 +212,6 @@ def test_what_devices_share_has_the_sum_of_their_cotangents():
         results = re.findall(r"(.*)= native_\w+\[", operations)
         assert len(results) > 1
         assert all("{V:lanes}" in x for x in results)
-
-
-class Spring(jaxdae.System):
-    """One coordinate."""
-
-    stiffness: jax.Array
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 0.5 * self.stiffness * q @ q
 
 
 def test_many_members_are_shared_among_threads():
