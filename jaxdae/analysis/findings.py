@@ -53,7 +53,7 @@ class Stabilizer(NamedTuple):
     linear: LinearCertificate
 
 
-class Field(NamedTuple):
+class LinearizedField(NamedTuple):
     """The equations that a solver integrates, linearized where they rest.
 
     Args:
@@ -81,7 +81,7 @@ class SolverLimits(NamedTuple):
     growth: tuple[float | None, float] | None
 
 
-class Control(NamedTuple):
+class ControlAnalysis(NamedTuple):
     """What the inputs reach, and the regulator.
 
     Args:
@@ -124,9 +124,9 @@ class Analysis(NamedTuple):
     spectrum: Spectrum
     lost: LinearizedConstraint | None
     stabilizer: Stabilizer | None
-    field: Field
+    field: LinearizedField
     limits: dict[str, SolverLimits]
-    control: Control | None
+    control: ControlAnalysis | None
     dt: float | None
     t1: float
 
@@ -228,10 +228,10 @@ def _stabilizer(stabilization, m: int, r: int) -> Stabilizer | None:
     return Stabilizer(H, roots, baumgarte, lyapunov_certificate(H=H))
 
 
-def _field(system, formulation, eq: Equilibrium) -> Field:
+def _field(system, formulation, eq: Equilibrium) -> LinearizedField:
     phi, jacobian = _rest_of_field(system, formulation, eq)
     roots = clean(*root_bounds(np.asarray(jacobian), float(jnp.finfo(phi.dtype).eps)))
-    return Field(roots, float(np.abs(np.asarray(phi)).max(initial=0.0)))
+    return LinearizedField(roots, float(np.abs(np.asarray(phi)).max(initial=0.0)))
 
 
 @jit
@@ -250,7 +250,7 @@ def _rest_of_field(system, formulation, eq: Equilibrium):
     return system.position_constraints(eq.t, q), jacobian(y)
 
 
-def _limits(solver, stabilizer: Stabilizer | None, field: Field, dt) -> SolverLimits:
+def _limits(solver, stabilizer: Stabilizer | None, field: LinearizedField, dt) -> SolverLimits:
     spectral = norm = factor = None
     if stabilizer is not None:
         spectral = step_limit(stabilizer.H, solver)
@@ -261,9 +261,9 @@ def _limits(solver, stabilizer: Stabilizer | None, field: Field, dt) -> SolverLi
     return SolverLimits(spectral, norm, root_limit(solver, field.roots), factors)
 
 
-def _control(lin: Linearization) -> Control:
+def _control(lin: Linearization) -> ControlAnalysis:
     reach, redundant = controllability(lin.A, lin.B), controllability(lin.A_full, lin.B_full)
     try:
-        return Control(reach, redundant, lqr(lin), "")
+        return ControlAnalysis(reach, redundant, lqr(lin), "")
     except ValueError as error:
-        return Control(reach, redundant, None, str(error))
+        return ControlAnalysis(reach, redundant, None, str(error))

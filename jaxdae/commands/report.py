@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdae.analysis.findings import Analysis, Control, Stabilizer
+from jaxdae.analysis.findings import Analysis, ControlAnalysis, Stabilizer
 from jaxdae.analysis.steps import clean
 from jaxdae.formulations.stabilization import AbstractStabilization
 from jaxdae.results.naming import label_field
@@ -155,7 +155,7 @@ def _limits(result: Analysis) -> str:
     return "\n".join(["STEP LIMITS [s]", table(headings, rows), _wrapped(note)])
 
 
-def _control(result: Analysis, control: Control) -> str:
+def _control(result: Analysis, control: ControlAnalysis) -> str:
     reach, redundant = control.reach, control.redundant
     lines = [
         "INPUTS",

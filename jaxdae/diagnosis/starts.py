@@ -22,7 +22,7 @@ from jaxdae.diagnosis.findings import Finding
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import solves, with_solves
 from jaxdae.linalg.rank import numerical_rank
-from jaxdae.linalg.solve_primitive import Batch
+from jaxdae.linalg.solve_primitive import BatchAxes
 from jaxdae.simulation.run import depends_on_rank
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_tolerance, is_concrete, is_eager
@@ -153,7 +153,7 @@ class _Judge:
     def __init__(self, structure, skeleton):
         self.structure, self.skeleton, self.dependent = structure, skeleton, False
 
-    def ranks(self, arrays, batch: Batch) -> np.ndarray:
+    def ranks(self, arrays, batch: BatchAxes) -> np.ndarray:
         """Of all members, in the axes of the batch."""
         values = self.structure, self.skeleton, arrays, batch
         count = int(np.prod(batch.sizes))  # with -1 NumPy would not know it of empty arrays
@@ -175,7 +175,7 @@ _judge = jex.Primitive("judge_starts")
 
 
 @_judge.def_impl
-def _judge_known(*arrays, judge: _Judge, batch: Batch):
+def _judge_known(*arrays, judge: _Judge, batch: BatchAxes):
     return jnp.asarray(judge.ranks(arrays, batch))
 
 
@@ -184,7 +184,7 @@ def _judge_unknown(*_, **__):
     raise _UnknownError
 
 
-def _judge_batch(arrays, axes, *, judge: _Judge, batch: Batch):
+def _judge_batch(arrays, axes, *, judge: _Judge, batch: BatchAxes):
     moved = [x if a is None else jnp.moveaxis(x, a, 0) for x, a in zip(arrays, axes, strict=True)]
     has = tuple(a is not None for a in axes)
     size = next(x.shape[0] for x, a in zip(moved, has, strict=True) if a)
@@ -204,14 +204,14 @@ def _ranks_of_members(start: Start) -> tuple[bool, Any] | None:
     leaves, structure = jax.tree.flatten(arrays)
     judge = _Judge(structure, skeleton)
     try:
-        rank = _judge.bind(*leaves, judge=judge, batch=Batch((), ((),) * len(leaves)))
+        rank = _judge.bind(*leaves, judge=judge, batch=BatchAxes((), ((),) * len(leaves)))
     except _UnknownError:
         return None
     return judge.dependent, rank
 
 
 @jit
-def _each(function, structure, skeleton, arrays, batch: Batch):
+def _each(function, structure, skeleton, arrays, batch: BatchAxes):
     """`function(system, t, state)` of every member."""
 
     def one(*leaves):

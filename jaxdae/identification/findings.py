@@ -341,7 +341,7 @@ def _direction_in_words(direction: np.ndarray, names: Sequence[str], scales: np.
     return f"{listed} enter {how}: the direction {terms} changes no channel"
 
 
-class _Place(NamedTuple):
+class _SingularPosition(NamedTuple):
     """A singular position.
 
     Args:
@@ -414,7 +414,7 @@ def _of_run(task, x, given, rows, names) -> SingularPassage | None:
     )
 
 
-def _place(system, passage: Passage, ts, states: State) -> _Place:
+def _place(system, passage: Passage, ts, states: State) -> _SingularPosition:
     """Where a run passes a singular position."""
     i = np.atleast_1d(np.clip(np.searchsorted(ts, passage.time) - 1, 0, ts.size - 2))
     s = (passage.time - ts[i])[:, None] / (ts[i + 1] - ts[i])[:, None]
@@ -423,7 +423,7 @@ def _place(system, passage: Passage, ts, states: State) -> _Place:
     before, there = (np.asarray(rows(t, jnp.asarray(x))) for t, x in (
         (ts[0], states.q[0]), (passage.time, q[0, 0]),
     ))  # fmt: skip
-    return _Place(passage.time, jnp.asarray(q[0, 0]), _combination(before, there))
+    return _SingularPosition(passage.time, jnp.asarray(q[0, 0]), _combination(before, there))
 
 
 def _combination(before: np.ndarray, there: np.ndarray) -> np.ndarray:
@@ -439,7 +439,9 @@ def _combination(before: np.ndarray, there: np.ndarray) -> np.ndarray:
     return combination / np.linalg.norm(combination)
 
 
-def _openings(fit, x, given, place: _Place, nearness: float, names) -> tuple[Opening, ...]:
+def _openings(
+    fit, x, given, place: _SingularPosition, nearness: float, names
+) -> tuple[Opening, ...]:
     r"""Unknowns with which a singular position vanishes.
 
     The configurations next to a position with `y^T J = 0` are those of `y^T phi(q, p) = 0`, a form

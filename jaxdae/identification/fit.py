@@ -195,7 +195,7 @@ class Readings(NamedTuple):
     states: State
 
 
-class Model(Module):
+class MeasurementModel(Module):
     """From parameters to what the channels show.
 
     Args:
@@ -314,7 +314,7 @@ class Fit(Module):
         priors: what is known of parameters beforehand.
     """
 
-    model: Model
+    model: MeasurementModel
     frozen: PyTree
     like: PyTree
     batches: tuple[Batch, ...]

@@ -18,7 +18,7 @@ from jaxdae.identification.data import Channel, Experiment, label, Prior, Unknow
 from jaxdae.identification.fit import (
     Batch,
     Fit,
-    Model,
+    MeasurementModel,
     names_of,
     priors_of,
     Readings,
@@ -150,7 +150,7 @@ def _readings(fit: Fit, x) -> list[Readings]:
 
 
 def prepared(
-    model: Model,
+    model: MeasurementModel,
     params: PyTree,
     experiments: Sequence[Experiment],
     channels: Mapping[str, Channel],
@@ -330,7 +330,12 @@ def _direction_name(column: np.ndarray, labels: list[str]) -> str:
 
 
 def groups_of(
-    model: Model, params: Callable, trained: Any, experiments: Sequence[Experiment], channels, count
+    model: MeasurementModel,
+    params: Callable,
+    trained: Any,
+    experiments: Sequence[Experiment],
+    channels,
+    count,
 ) -> list[list[Piece]]:
     """Intervals of all experiments, `count` of each, in groups of one kind."""
     groups: list[list[Piece]] = []
@@ -344,7 +349,9 @@ def groups_of(
     return groups
 
 
-def _intervals(model: Model, params, trained, i, experiment: Experiment, channels, count: int):
+def _intervals(
+    model: MeasurementModel, params, trained, i, experiment: Experiment, channels, count: int
+):
     """Intervals of an experiment, each with about as many samples; they meet at samples."""
     ts, t0, name = experiment.ts, float(experiment.t0), label(i, experiment)
     if not ts[-1] > t0:

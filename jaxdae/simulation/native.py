@@ -9,7 +9,7 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 
-from jaxdae.kernels.integration.arguments import Summary
+from jaxdae.kernels.integration.arguments import StepSummary
 from jaxdae.kernels.launch import obstacles
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import AbstractBackend, UnsuitedError
@@ -196,7 +196,7 @@ class _Steps(NamedTuple):
 
 
 def _adaptive(sign, times, numbers) -> _Steps:
-    summary = Summary(*numbers)
+    summary = StepSummary(*numbers)
     return _Steps(
         jnp.where(jnp.isfinite(times), sign * times, jnp.inf),
         sign * summary.time,

@@ -14,7 +14,7 @@ from helpers.rubbing_crank import rubbing_motion, RubbingCrank
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.identification import Channel, Experiment, Identification, identify, Measurement
 from jaxdae.identification.findings import Opening, singular_passages, SingularPassage
-from jaxdae.identification.fit import Model, raw_names_of, Readings, Settings
+from jaxdae.identification.fit import MeasurementModel, raw_names_of, Readings, Settings
 from jaxdae.identification.preparation import prepared
 from jaxdae.models import SliderCrank
 from jaxdae.systems import State
@@ -59,7 +59,7 @@ def free(params, formulation: AbstractFormulation = ROBUST):
 def passages(build, params, runs=1, states=None, settings=ADAPTIVE):
     """What is said of runs along the exact motion; no run is made."""
     experiments = [record()] * runs
-    model = Model(build, tuple(x.reading for x in CHANNELS.values()), settings)
+    model = MeasurementModel(build, tuple(x.reading for x in CHANNELS.values()), settings)
     task = prepared(model, params, experiments, CHANNELS, 1)
     q, v = jax.vmap(SliderCrank().equal_links_motion)(*map(jnp.asarray, rubbing_motion(TIMES)))
     one = State(q, v, jnp.zeros((30, 0)))

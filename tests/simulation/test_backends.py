@@ -19,7 +19,7 @@ from jaxdae.kernels.cuda import driver as driver_of_gpus
 from jaxdae.kernels.cuda.driver import Driver
 from jaxdae.kernels.launch import obstacles
 from jaxdae.kernels.llvm import machine_code, xla_interface
-from jaxdae.kernels.llvm.module import Module
+from jaxdae.kernels.llvm.module import LlvmModule
 from jaxdae.memory import Memory
 from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.simulation.backends import BackendError
@@ -166,7 +166,7 @@ def test_another_interface_of_xla_is_not_trusted(text, reason, tmp_path, monkeyp
     with pytest.raises(
         machine_code.MachineCodeError, match=f"{reason}.*; use the function without"
     ):
-        machine_code.register(Module([]))
+        machine_code.register(LlvmModule([]))
 
 
 def on_a_gpu(monkeypatch, driver):

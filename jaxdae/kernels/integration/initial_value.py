@@ -27,7 +27,7 @@ _MOST_REGROUPED = 20_000
 _MOST_STATES = 1024
 
 
-class Step(NamedTuple):
+class StepResult(NamedTuple):
     """What a step gives, as `jaxdae.solvers.base.Step` does.
 
     Args:
@@ -591,7 +591,7 @@ def _step(
             return result.y1, result.error(), result.dense()
 
         y1, error, dense = problem.method.step(base_step, y0, arguments)
-        return Step(y1.ravel(), lambda: error.ravel(), y0[:0], lambda: dense)
+        return StepResult(y1.ravel(), lambda: error.ravel(), y0[:0], lambda: dense)
     rate = _rate(problem, arguments) if rate is None else rate
     carry = carry if problem.carried else None
     result = problem.method.step(rate, t0, t1, y0, carry, problem.each)
