@@ -25,7 +25,7 @@ from jaxdae.diagnosis.findings import Findings
 from jaxdae.diagnosis.passages import passages_along
 from jaxdae.models import get_model, Model
 from jaxdae.models.registry import catalogue
-from jaxdae.results.readings import read_rows
+from jaxdae.results.derived_quantities import read_rows
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import integrated, prepare
 from jaxdae.simulation.choices import make_solver

@@ -18,7 +18,7 @@ from jaxdae.formulations.base import holding_rank
 from jaxdae.kernels.export.interface import identifiers, Interface, structure, StructureField
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.names import unknown_name
-from jaxdae.results import readings
+from jaxdae.results import derived_quantities
 from jaxdae.runs import prepare
 from jaxdae.simulation import backends
 from jaxdae.simulation.kernel_plan import KernelPlan, planned
@@ -51,16 +51,16 @@ SAMPLED = "a compiled run has no controller that is sampled"
 
 # What can be read of a state of a run: in words, and `read(parts, t, y)`.
 _READ: dict[str, tuple[str, Callable]] = {
-    "q": ("coordinates", lambda *x: readings.state_of(*x).q),
-    "v": ("velocities", lambda *x: readings.state_of(*x).v),
-    "w": ("actuator states", lambda *x: readings.state_of(*x).w),
-    "u": ("control input", readings.control),
-    "multipliers": ("multipliers", readings.multipliers),
-    "phi": ("residuals of position constraints", lambda *x: readings.violation(*x).phi),
-    "phi_dot": ("residuals of velocities", lambda *x: readings.violation(*x).phi_dot),
-    "energy": ("generalized energy [J]", readings.energy),
-    "kinetic_energy": ("kinetic energy [J]", readings.kinetic_energy),
-    "potential_energy": ("potential energy [J]", readings.potential_energy),
+    "q": ("coordinates", lambda *x: derived_quantities.state_of(*x).q),
+    "v": ("velocities", lambda *x: derived_quantities.state_of(*x).v),
+    "w": ("actuator states", lambda *x: derived_quantities.state_of(*x).w),
+    "u": ("control input", derived_quantities.control),
+    "multipliers": ("multipliers", derived_quantities.multipliers),
+    "phi": ("residuals of position constraints", lambda *x: derived_quantities.violation(*x).phi),
+    "phi_dot": ("residuals of velocities", lambda *x: derived_quantities.violation(*x).phi_dot),
+    "energy": ("generalized energy [J]", derived_quantities.energy),
+    "kinetic_energy": ("kinetic energy [J]", derived_quantities.kinetic_energy),
+    "potential_energy": ("potential energy [J]", derived_quantities.potential_energy),
 }
 _STATE = ("q", "v", "w")
 
@@ -298,9 +298,9 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
     names = (*_STATE, *quantities)
     try:
         begin = _begin(inputs, plan, method)
-        read_end = _reading("read_end", names, plan, None)
+        read_end = _row_program("read_end", names, plan, None)
         between = projection is not None and plan.saving.times
-        read_row = _reading("read_row", names, plan, projection) if between else read_end
+        read_row = _row_program("read_row", names, plan, projection) if between else read_end
     except UnsupportedOperationError as error:
         raise backends.UnsuitedError(
             f"the start or the states of {type(formulation).__name__} cannot be computed by a "
@@ -365,7 +365,7 @@ def _read(names, plan: KernelPlan, projection, t, y, *parameters) -> list[jax.Ar
     return [x[0] if len(x) == 1 else jnp.concatenate([y.ravel() for y in x]) for x in each]
 
 
-def _reading(name: str, names, plan: KernelPlan, projection):
+def _row_program(name: str, names, plan: KernelPlan, projection):
     """The same as a program of a kernel; `None` where quantities are what is integrated."""
     from jaxdae.kernels.tracing.subprograms import Subprogram
     from jaxdae.kernels.tracing.trace import scalarize

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.diagnosis.passages import curve, Passage, passages_along, passages_found, RANK
 from jaxdae.identification.data import Experiment, label
-from jaxdae.identification.fit import names_of, Readings, Runs
+from jaxdae.identification.fit import names_of, Predictions, Runs
 from jaxdae.identification.uncertainty import NEGLIGIBLE, Sensitivity
 from jaxdae.reprs import shown
 from jaxdae.systems import State
@@ -362,7 +362,7 @@ class _SingularPosition(NamedTuple):
 
 
 def singular_passages(
-    task, x, made: Sequence[Readings], names: Sequence[str], experiments: Sequence[Experiment]
+    task, x, made: Sequence[Predictions], names: Sequence[str], experiments: Sequence[Experiment]
 ) -> tuple[SingularPassage, ...]:
     """Singular positions that runs pass with the unknowns `x`, with which they are as `made`.
 
@@ -371,8 +371,8 @@ def singular_passages(
     found = []
     for number, run, one in task.intervals:
         batch = task.fit.batches[number]
-        member, readings = (batch.member(tree, run) for tree in (batch.runs, made[number]))
-        rows = _rows(member, readings, one.at.size)
+        member, predictions = (batch.member(tree, run) for tree in (batch.runs, made[number]))
+        rows = _rows(member, predictions, one.at.size)
         result = _of_run(task, x, member.given, rows, names)
         if result is not None:
             name = label(one.experiment, experiments[one.experiment])
@@ -381,9 +381,9 @@ def singular_passages(
     return tuple(found)
 
 
-def _rows(member: Runs, readings: Readings, count: int) -> tuple[np.ndarray, State]:
+def _rows(member: Runs, predictions: Predictions, count: int) -> tuple[np.ndarray, State]:
     """Times and states of a run, the start first."""
-    first, states = jax.device_get((readings.first, readings.states))
+    first, states = jax.device_get((predictions.first, predictions.states))
     ts = np.append(np.asarray(member.start), np.asarray(member.samples)[:count])
     join = lambda a, b: np.concatenate([a[None], b[:count]])  # noqa: E731
     return ts, jax.tree.map(join, first, states)

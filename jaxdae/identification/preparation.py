@@ -20,8 +20,8 @@ from jaxdae.identification.fit import (
     Fit,
     MeasurementModel,
     names_of,
+    Predictions,
     priors_of,
-    Readings,
     Runs,
     values_of,
 )
@@ -139,14 +139,14 @@ class Task(NamedTuple):
         groups = enumerate(self.groups)
         return [(b, run, one) for b, group in groups for run, one in enumerate(group)]
 
-    def made(self, x) -> list[Readings]:
+    def made(self, x) -> list[Predictions]:
         """What the model says with some unknowns."""
-        return _readings(self.fit, x)
+        return _predictions(self.fit, x)
 
 
 @eqx.filter_jit
-def _readings(fit: Fit, x) -> list[Readings]:
-    return fit.readings(x)
+def _predictions(fit: Fit, x) -> list[Predictions]:
+    return fit.predictions(x)
 
 
 def prepared(

@@ -18,7 +18,7 @@ from jaxdae.identification.findings import (
     singular_passages,
     SingularPassage,
 )
-from jaxdae.identification.fit import names_of, raw_names_of, Readings, values_of
+from jaxdae.identification.fit import names_of, Predictions, raw_names_of, values_of
 from jaxdae.identification.least_squares import (
     Data,
     Ended,
@@ -343,7 +343,7 @@ def _noise(task: Task, ended: Ended) -> dict[str, float]:
     return levels
 
 
-def _data(task: Task, made: list[Readings], ended: Ended, experiments: Sequence[Experiment]):
+def _data(task: Task, made: list[Predictions], ended: Ended, experiments: Sequence[Experiment]):
     """Samples beside the model, by experiment and channel."""
     channels = tuple(task.channels)
     model = [{n: np.full(e.ts.shape, np.nan) for n in e.measurements} for e in experiments]

@@ -17,7 +17,7 @@ from jaxdae import (
     State,
 )
 from jaxdae.formulations import FullRankSolve
-from jaxdae.simulation.native import native_reading
+from jaxdae.simulation.native import row_kernel
 from jaxdae.solvers import RK4
 from jaxdae.systems.independence import are_dependent
 
@@ -158,7 +158,7 @@ class Doubled(jaxdae.System):
 
 # Squares of singular values that single precision resolves are larger.
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [None, native_reading], ids=["plain", "native"])
+@pytest.mark.parametrize("kernel", [None, row_kernel], ids=["plain", "native"])
 @pytest.mark.parametrize(("dtype", "least"), [("float64", 1e-5), ("float32", 2e-2)])
 def test_starts_that_vary_in_a_program_are_judged_on_the_constraints(dtype, least, kernel):
     """By the rank there, known by hand: off them the rows differ by the distance."""

@@ -14,7 +14,7 @@ from helpers.rubbing_crank import rubbing_motion, RubbingCrank
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.identification import Channel, Experiment, Identification, identify, Measurement
 from jaxdae.identification.findings import Opening, singular_passages, SingularPassage
-from jaxdae.identification.fit import MeasurementModel, raw_names_of, Readings, Settings
+from jaxdae.identification.fit import MeasurementModel, Predictions, raw_names_of, Settings
 from jaxdae.identification.preparation import prepared
 from jaxdae.models import SliderCrank
 from jaxdae.systems import State
@@ -67,7 +67,7 @@ def passages(build, params, runs=1, states=None, settings=ADAPTIVE):
         jax.tree.map(lambda x: jnp.stack([x] * runs), one) if states is None else states(one)
     )
     first = jax.tree.map(lambda x: jnp.stack([x] * runs), begun(SliderCrank()))
-    made = [Readings(None, first, all_states)]
+    made = [Predictions(None, first, all_states)]
     return singular_passages(task, task.x, made, raw_names_of(params), experiments)
 
 
