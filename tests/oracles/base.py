@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 
 
 class Solution(NamedTuple):
-    """A state in the coordinates of the library, and its multipliers, at one time or with times first.
+    """A state in the coordinates of the library, with multipliers; at one time, or times first.
 
     Args:
         q: coordinates.

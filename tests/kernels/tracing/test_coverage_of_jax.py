@@ -33,10 +33,15 @@ KNOWN = {
 }
 # Loops that end where a tolerance is met are refused in words.
 REFUSED = set(ITERATIVE)
-READINGS = (
-    derived_quantities.control, derived_quantities.multipliers, derived_quantities.violation, derived_quantities.jacobian,
-    derived_quantities.kinetic_energy, derived_quantities.potential_energy, derived_quantities.energy,
-)  # fmt: skip
+QUANTITIES = (
+    derived_quantities.control,
+    derived_quantities.multipliers,
+    derived_quantities.violation,
+    derived_quantities.jacobian,
+    derived_quantities.kinetic_energy,
+    derived_quantities.potential_energy,
+    derived_quantities.energy,
+)
 CRITICAL = jaxdae.Baumgarte.critical(5.0)
 FORMULATIONS = {
     "Multipliers": jaxdae.Multipliers(CRITICAL),
@@ -79,7 +84,7 @@ def unknown(function, *arguments) -> set[str]:
 
 
 def missing(run: Run, start: jaxdae.State) -> set[str]:
-    """Of the equations of motion with their derivative in reverse mode, and of all derived quantities.
+    """Of the equations of motion, their derivative in reverse mode, and all derived quantities.
 
     What goes forward is part of what goes back.
     """
@@ -98,7 +103,9 @@ def missing(run: Run, start: jaxdae.State) -> set[str]:
         return pull(found)
 
     inputs = t, y, [jnp.asarray(x, float) for x in leaves]
-    return unknown(reverse, *inputs) | unknown(lambda t, y: [x(run, t, y) for x in READINGS], t, y)
+    return unknown(reverse, *inputs) | unknown(
+        lambda t, y: [x(run, t, y) for x in QUANTITIES], t, y
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
