@@ -247,11 +247,9 @@ class Trajectory(eqx.Module):
     def u(self) -> Any:
         """Control inputs at the saved times; `None` without a controller."""
         if self.about is None:
-            return (
-                None
-                if self.controller is None
-                else derived_quantities.at_rows(self, derived_quantities.control)
-            )
+            if self.controller is None:
+                return None
+            return derived_quantities.at_rows(self, derived_quantities.control)
         parts = {x.removeprefix("u."): y for x, y in self.known.items() if x.startswith("u.")}
         return self.known.get("u", parts or None)
 
@@ -278,9 +276,8 @@ class Trajectory(eqx.Module):
         """Multipliers `lam`, shape `(times, m+r)`; the constraint reaction is `-J^T lam`."""
         if self.about is not None:
             return self._from_file("multipliers")
-        return derived_quantities.at_rows(
-            self, derived_quantities.multipliers, self.controller is None
-        )
+        by_system = self.controller is None
+        return derived_quantities.at_rows(self, derived_quantities.multipliers, by_system)
 
     @property
     def violation(self) -> Violation:
