@@ -22,7 +22,7 @@ from jaxdae.commands.start import chosen_start
 from jaxdae.control.base import offers_of
 from jaxdae.diagnosis.diagnose import diagnose
 from jaxdae.diagnosis.findings import Findings
-from jaxdae.diagnosis.passages import passages_along
+from jaxdae.diagnosis.singularities import near_singularities_along
 from jaxdae.models import get_model, Model
 from jaxdae.models.registry import catalogue
 from jaxdae.results.derived_quantities import read_rows
@@ -191,8 +191,8 @@ def _draw(outcome: Outcome, model: str, out: Path) -> None:
     run, title = outcome.run, f"{model}: {_title(outcome)}"
     there = {"q": True, "v": True, "w": run.w.shape[-1] > 0, "u": run.u is not None}
     quantities = [name for name, some in there.items() if some]
-    passages = outcome.findings.passages
-    histories = plot_histories(run, quantities=quantities, title=title, singular=passages)
+    singularities = outcome.findings.near_singularities
+    histories = plot_histories(run, quantities=quantities, title=title, singular=singularities)
     show_constants(histories)
     save_figure(histories, out / "histories.png")
     if _residuals(outcome)[1].shape[-1]:
@@ -245,7 +245,7 @@ def _result(outcome: Outcome, options, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "warnings": [x.message for x in findings.warnings],
         "near-singular positions": [
-            {"t": x.time, "least singular value": x.value} for x in findings.passages
+            {"t": x.time, "least singular value": x.value} for x in findings.near_singularities
         ],
         "final": {"t": run.final_time, "q": last.q, "v": last.v},
         **_figures(outcome),
@@ -272,7 +272,7 @@ def simulated(options) -> Outcome:
         problem, method, run = with_enough_rows(run_with, asked["t1"], asked["dt"])
         findings = diagnose(problem, method, run)
         if findings.failure is not None:
-            findings = findings._replace(passages=_passed(run))
+            findings = findings._replace(near_singularities=_passed(run))
         program = offers_of(run.controller)
         residuals = None if program.program is None else np.asarray(read_rows(run, _program))
         return Outcome(
@@ -307,7 +307,7 @@ def _passed(run: Trajectory) -> tuple:
     if count < 2:
         return ()
     reached = SimpleNamespace(q=states.q[:count], v=jax.device_get(run.coordinate_rates)[:count])
-    return tuple(passages_along(run.system, run.formulation, ts[:count], reached)[0])
+    return tuple(near_singularities_along(run.system, run.formulation, ts[:count], reached)[0])
 
 
 def _program(run: Trajectory, t, y) -> Any:

@@ -18,8 +18,9 @@ from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
 from jaxdae.diagnosis import branches, failure
 from jaxdae.diagnosis.backward import growth_along
-from jaxdae.diagnosis.findings import Finding, Findings, Passage
-from jaxdae.diagnosis.passages import (
+from jaxdae.diagnosis.findings import Finding, Findings, NearSingularity
+from jaxdae.diagnosis.preconditions import rest_along
+from jaxdae.diagnosis.singularities import (
     AROUND,
     BLOCK,
     BRIEFLY,
@@ -28,12 +29,11 @@ from jaxdae.diagnosis.passages import (
     incompatibility,
     jacobian_at,
     near,
-    passages_along,
-    passages_found,
+    near_singularities_along,
     rank_along,
     row_scales,
+    singularity_finding,
 )
-from jaxdae.diagnosis.preconditions import rest_along
 from jaxdae.diagnosis.starts import changed_rank
 from jaxdae.simulation.problem import default_tolerance, Method, Problem, ROUND_OFF
 from jaxdae.solvers.grid import known_ends
@@ -87,7 +87,7 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     if has_rate(system):
         v = in_blocks(partial(_rates_block, system), BLOCK, ts, state.q, state.v)
         rates = SimpleNamespace(q=state.q, v=v)
-    passed = passages_along(system, formulation, ts, rates, survey.jac, AROUND)
+    passed = near_singularities_along(system, formulation, ts, rates, survey.jac, AROUND)
     balanced, unbalanced = _of_energy(formulation, watched, survey)
     # The tolerance and the balance of energy vouch for a run that stayed on its branch.
     exact = watched.tolerance is not None and formulation.capabilities.weight is None
@@ -235,19 +235,19 @@ def _rates_block(system, ts, q, v):
 def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool) -> Finding | None:
     """What a run made of near-singular positions; `None` where nothing is wrong.
 
-    `passed` are those of `passages_along`, `AROUND` them as well; a run is `vouched` for that is
-    right where it stayed on its branch.
+    `passed` are those of `near_singularities_along`, `AROUND` them as well; a run is `vouched` for
+    that is right where it stayed on its branch.
     """
-    passages, typical = passed
-    lowest = sorted(passages, key=lambda x: x.value)[:_MOST_POSITIONS]
+    singularities, typical = passed
+    lowest = sorted(singularities, key=lambda x: x.value)[:_MOST_POSITIONS]
     made = _crossings(system, formulation, ts, states, jac, lowest)
     for one in made:
         if one is not None and one.kept is False:
             return branches.other_branch(system, formulation, one)
     if not formulation.capabilities.passes_singular_positions:
         kept = {x.time for x in made if x is not None and x.kept}
-        left = [x for x in near(passages, typical) if not (vouched and x.time in kept)]
-        return passages_found(formulation, left, typical)
+        left = [x for x in near(singularities, typical) if not (vouched and x.time in kept)]
+        return singularity_finding(formulation, left, typical)
     for one in made:
         if one is not None and one.distance > 0:
             faded = branches.faded_reactions(system, formulation, one)
@@ -256,23 +256,23 @@ def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool
     return None
 
 
-def _crossings(system, formulation, ts, states, jac, passages: list[Passage]) -> list:
+def _crossings(system, formulation, ts, states, jac, near: list[NearSingularity]) -> list:
     """What a run made of each of some positions; `None` where that is not known."""
     count = len(states.q)
     m = (
         0
-        if not passages
+        if not near
         else eqx.filter_eval_shape(
             system.position_constraints, jnp.zeros((), states.q.dtype), jnp.asarray(states.q[0])
         ).shape[0]
     )
     if m == 0 or count < 2:
-        return [None] * len(passages)
+        return [None] * len(near)
     positions = jac[:, :m]
     scales = row_scales(np, positions)
     held = held_by(system, formulation, ts, states) if m == jac.shape[1] else None
     rank = rank_along(np.linalg.svd(positions * scales, compute_uv=False)) if held is None else held
-    return [branches.crossing(system, x, ts, states, scales[:, 0], int(rank)) for x in passages]
+    return [branches.crossing(system, x, ts, states, scales[:, 0], int(rank)) for x in near]
 
 
 def energy_deviation(xp, ts, rows: Row, work=None):
