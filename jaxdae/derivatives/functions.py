@@ -222,7 +222,7 @@ def along(function: Function, primals, tangents, axes: Axes) -> list[jax.Array]:
     return _derivative(primals, tangents, function, axes)
 
 
-def shielded(function: Callable, result: Any, *arguments) -> Any:
+def with_nan_safe_derivative(function: Callable, result: Any, *arguments) -> Any:
     """`function(*arguments)`, whose derivative is zero for a cotangent of zero.
 
     That of JAX is not a number where the function is not finite.

@@ -79,8 +79,8 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         return Findings(warnings=known(found))
     found.append(rest_along(trajectory))
     system, formulation, controller = problem.parts
-    watched = rows_of(trajectory, _tolerance(problem, method))
-    ts, state = watched.ts, _states(system, formulation, watched.ts, watched.ys)
+    examined = rows_of(trajectory, _tolerance(problem, method))
+    ts, state = examined.ts, _states(system, formulation, examined.ts, examined.ys)
     survey = in_blocks(lambda t, s: _survey_block(system, controller, t, s), BLOCK, ts, state)
     # Rates of coordinates in place of velocities, for curves between rows.
     rates = state
@@ -88,9 +88,9 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         v = in_blocks(partial(_rates_block, system), BLOCK, ts, state.q, state.v)
         rates = SimpleNamespace(q=state.q, v=v)
     passed = near_singularities_along(system, formulation, ts, rates, survey.jac, AROUND)
-    balanced, unbalanced = _of_energy(formulation, watched, survey)
+    balanced, unbalanced = _of_energy(formulation, examined, survey)
     # The tolerance and the balance of energy vouch for a run that stayed on its branch.
-    exact = watched.tolerance is not None and formulation.capabilities.weight is None
+    exact = examined.tolerance is not None and formulation.capabilities.weight is None
     vouched = exact and balanced
     if formulation.capabilities.enforces_constraints:
         found.append(incompatibility(system, ts, rates, survey.jac, survey.residual))
@@ -118,7 +118,7 @@ def _tolerance(problem: Problem, method: Method) -> float | None:
     return sum(float(np.max(np.asarray(x))) for x in jax.tree.leaves(values))
 
 
-class Watched(NamedTuple):
+class ExaminedRows(NamedTuple):
     """Rows of a run that reached its end.
 
     Args:
@@ -136,13 +136,13 @@ class Watched(NamedTuple):
     steps: int
 
 
-def rows_of(run, tolerance: float | None) -> Watched:
-    """The rows by which a run is examined: what was watched, or the start and what was saved."""
+def rows_of(run, tolerance: float | None) -> ExaminedRows:
+    """Rows that examine a run: those that monitor it, or the start and what was saved."""
     steps, work = int(run.stats["num_steps"]), None
-    if run.watched is not None:
-        ts, ys, work = jax.device_get(run.watched)
+    if run.monitored is not None:
+        ts, ys, work = jax.device_get(run.monitored)
         work = None if work is None else np.sum(work, axis=0)
-        return Watched(ts, ys, work, tolerance, steps)
+        return ExaminedRows(ts, ys, work, tolerance, steps)
     (t0, y0), ts, ys, work = jax.device_get((run.start, run.ts, run.saved, run.work_integrals))
     reached = np.flatnonzero(np.isfinite(ts))
     ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
@@ -151,7 +151,7 @@ def rows_of(run, tolerance: float | None) -> Watched:
         ts = np.concatenate([t0[None], ts])
         ys = jax.tree.map(lambda a, b: np.concatenate([a[None], b]), y0, ys)
         work = None if work is None else np.concatenate([[0.0], work])
-    return Watched(ts, ys, work, tolerance, steps)
+    return ExaminedRows(ts, ys, work, tolerance, steps)
 
 
 class Row(NamedTuple):
@@ -327,22 +327,22 @@ def balance_is_known(formulation, work) -> bool:
     return work is not None or formulation.capabilities.enforces_constraints
 
 
-def _of_energy(formulation, watched: Watched, rows: Row) -> tuple[bool, Finding | None]:
+def _of_energy(formulation, examined: ExaminedRows, rows: Row) -> tuple[bool, Finding | None]:
     """Whether the balance of energy is known to hold along a run, and what is wrong with it."""
-    if not balance_is_known(formulation, watched.work):
+    if not balance_is_known(formulation, examined.work):
         return False, None
-    error, quadrature = energy_deviation(np, np.asarray(watched.ts), rows, watched.work)
+    error, quadrature = energy_deviation(np, np.asarray(examined.ts), rows, examined.work)
     if not np.isfinite(error):
         return False, None
     moved = np.abs(rows.energy - rows.potential).max() + np.ptp(rows.potential)
     scale = float(max(moved, _REST * np.abs(rows.potential).max()))
-    exact = watched.tolerance is not None and formulation.capabilities.weight is None
-    part = _PRECISE if exact or watched.work is not None else _COARSE
-    part = part if watched.tolerance is not None else _COARSE
-    part = max(part, watched.steps * (watched.tolerance or 0.0))
+    exact = examined.tolerance is not None and formulation.capabilities.weight is None
+    part = _PRECISE if exact or examined.work is not None else _COARSE
+    part = part if examined.tolerance is not None else _COARSE
+    part = max(part, examined.steps * (examined.tolerance or 0.0))
     # Near rest it is the absolute tolerance of displacements that makes the error.
     least = float(jnp.finfo(rows.energy.dtype).eps) ** 0.5
-    displaced = float(rows.slope.max()) * watched.steps * (watched.tolerance or least)
+    displaced = float(rows.slope.max()) * examined.steps * (examined.tolerance or least)
     explained = part * scale + displaced
     if error <= explained + 2 * float(quadrature):
         return True, None

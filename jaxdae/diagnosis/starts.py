@@ -147,13 +147,13 @@ class _UnknownError(Exception):
     """The numbers of a batch are not known: it is part of a compiled program."""
 
 
-class _Judge:
-    """Judges all members of a batch at once, and remembers what it found."""
+class _BatchRanks:
+    """Ranks of the constraints of all members of a batch at once; remembers what it found."""
 
     def __init__(self, structure, skeleton):
         self.structure, self.skeleton, self.dependent = structure, skeleton, False
 
-    def ranks(self, arrays, batch: BatchAxes) -> np.ndarray:
+    def of(self, arrays, batch: BatchAxes) -> np.ndarray:
         """Of all members, in the axes of the batch."""
         values = self.structure, self.skeleton, arrays, batch
         count = int(np.prod(batch.sizes))  # with -1 NumPy would not know it of empty arrays
@@ -171,27 +171,27 @@ class _Judge:
         return ranks.reshape(batch.sizes)
 
 
-_judge = jex.Primitive("judge_starts")
+_ranks = jex.Primitive("start_ranks")
 
 
-@_judge.def_impl
-def _judge_known(*arrays, judge: _Judge, batch: BatchAxes):
-    return jnp.asarray(judge.ranks(arrays, batch))
+@_ranks.def_impl
+def _ranks_known(*arrays, found: _BatchRanks, batch: BatchAxes):
+    return jnp.asarray(found.of(arrays, batch))
 
 
-@_judge.def_abstract_eval
-def _judge_unknown(*_, **__):
+@_ranks.def_abstract_eval
+def _ranks_unknown(*_, **__):
     raise _UnknownError
 
 
-def _judge_batch(arrays, axes, *, judge: _Judge, batch: BatchAxes):
+def _ranks_batch(arrays, axes, *, found: _BatchRanks, batch: BatchAxes):
     moved = [x if a is None else jnp.moveaxis(x, a, 0) for x, a in zip(arrays, axes, strict=True)]
     has = tuple(a is not None for a in axes)
     size = next(x.shape[0] for x, a in zip(moved, has, strict=True) if a)
-    return _judge.bind(*moved, judge=judge, batch=batch.with_axis(size, has)), 0
+    return _ranks.bind(*moved, found=found, batch=batch.with_axis(size, has)), 0
 
 
-batching.primitive_batchers[_judge] = _judge_batch
+batching.primitive_batchers[_ranks] = _ranks_batch
 
 
 def _ranks_of_members(start: Start) -> tuple[bool, Any] | None:
@@ -202,12 +202,12 @@ def _ranks_of_members(start: Start) -> tuple[bool, Any] | None:
     values = start.system, start.t, start.state.q, start.state.v
     arrays, skeleton = eqx.partition(values, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
-    judge = _Judge(structure, skeleton)
+    found = _BatchRanks(structure, skeleton)
     try:
-        rank = _judge.bind(*leaves, judge=judge, batch=BatchAxes((), ((),) * len(leaves)))
+        rank = _ranks.bind(*leaves, found=found, batch=BatchAxes((), ((),) * len(leaves)))
     except _UnknownError:
         return None
-    return judge.dependent, rank
+    return found.dependent, rank
 
 
 @jit

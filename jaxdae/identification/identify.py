@@ -122,7 +122,7 @@ def identify(
         with tqdm(total=steps, disable=not progress, unit="step") as bar:
             ended = estimate(
                 task.fit, first, values, task.counts, steps=steps,
-                watch=lambda taken: bar.update(int(taken.max()) - bar.n),
+                callback=lambda taken: bar.update(int(taken.max()) - bar.n),
             )  # fmt: skip
     best = _best(ended, task.counts)
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)

@@ -68,7 +68,7 @@ class Trajectory(eqx.Module):
     projections: int = eqx.field(static=True, default=0)
     # Start `(t0, y0)`; and, of a run that saves only its end, times and states on the way.
     start: Any = None
-    watched: Any = None
+    monitored: Any = None
     # Whether the run reached its end, or an event.
     reached: Any = None
     varied: Varied | None = None
@@ -91,7 +91,7 @@ class Trajectory(eqx.Module):
             solution.ts, solution.saved, solution.final_time, solution.final, solution.result,
             solution.stats, solution.interpolation, solution.work, solution.plain, arrays, skeleton,
             solution.backend, solution.why_not, 0 if projection is None else projection.iterations,
-            solution.start, solution.watched, reached=diffrax.is_okay(solution.result),
+            solution.start, solution.monitored, reached=diffrax.is_okay(solution.result),
         )  # fmt: skip
 
     @classmethod

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from jaxdae.derivatives.functions import shielded
+from jaxdae.derivatives.functions import with_nan_safe_derivative
 
 
 def invalidated(tree: Any, bad: Bool[Array, ""]) -> Any:
@@ -26,4 +26,4 @@ def invalidated(tree: Any, bad: Bool[Array, ""]) -> Any:
         jax.lax.stop_gradient(tree),
     )
     scaled = lambda tree, scale: jax.tree.map(jnp.multiply, tree, scale)  # noqa: E731
-    return shielded(scaled, tree, tree, scale)
+    return with_nan_safe_derivative(scaled, tree, tree, scale)

@@ -35,11 +35,11 @@ def stacks(monkeypatch) -> list[list[str]]:
     jax.clear_caches()
     found, evaluated = [], dynamics._evaluate
 
-    def noted(*arguments, **named):
+    def recorded(*arguments, **named):
         found.append([x.filename for x in traceback.extract_stack()])
         return evaluated(*arguments, **named)
 
-    monkeypatch.setattr(dynamics, "_evaluate", noted)
+    monkeypatch.setattr(dynamics, "_evaluate", recorded)
     return found
 
 

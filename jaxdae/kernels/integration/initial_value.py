@@ -14,7 +14,7 @@ from jaxdae.derivatives.primitives import replaced
 from jaxdae.derivatives.user_rules import OwnRule
 from jaxdae.kernels.graph.array_calls import LARGE
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
-from jaxdae.kernels.tracing.rewriting import parted, regrouped
+from jaxdae.kernels.tracing.rewriting import regrouped, split_invariants
 from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram
 from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOperationError
 
@@ -268,7 +268,7 @@ class InitialValueProblem:
             program, pieces = factored(traced)
             few = sum(x.size for x in program.inputs) < _MOST_REGROUPED
             shared = regrouped(program) if few and self.dtype == np.float64 else program
-            first, rest = parted(shared, varying)
+            first, rest = split_invariants(shared, varying)
             numbers = tuple(range(len(self.parameters)))
             return _Parted(
                 Subprogram(f"prepare_{name}", first, parameters=numbers),

@@ -149,7 +149,7 @@ class SplitProgram(NamedTuple):
     rest: ScalarProgram
 
 
-def parted(program: ScalarProgram, varying: int) -> SplitProgram:
+def split_invariants(program: ScalarProgram, varying: int) -> SplitProgram:
     """Take out of a program what is the same in all calls, if that is not too much.
 
     Products of masses and lengths, or pivots of constant entries of a mass matrix, are the same in
