@@ -19,7 +19,7 @@ import numpy as np
 from jaxdae.commands.choice import chosen_controller, chosen_formulation
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.start import chosen_start
-from jaxdae.control.base import offers_of
+from jaxdae.control.base import capabilities_of
 from jaxdae.diagnosis.diagnose import diagnose
 from jaxdae.diagnosis.findings import Findings
 from jaxdae.diagnosis.singularities import near_singularities_along
@@ -273,7 +273,7 @@ def simulated(options) -> Outcome:
         findings = diagnose(problem, method, run)
         if findings.failure is not None:
             findings = findings._replace(near_singularities=_passed(run))
-        program = offers_of(run.controller)
+        program = capabilities_of(run.controller)
         residuals = None if program.program is None else np.asarray(read_rows(run, _program))
         return Outcome(
             run.stored(),
@@ -312,7 +312,7 @@ def _passed(run: Trajectory) -> tuple:
 
 def _program(run: Trajectory, t, y) -> Any:
     state = run.formulation.recover(run.system, t, y)
-    program: Any = offers_of(run.controller).program
+    program: Any = capabilities_of(run.controller).program
     return program(t, state.q, state.v)
 
 

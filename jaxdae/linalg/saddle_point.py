@@ -27,7 +27,7 @@ SADDLE_POINT = "solve_saddle_point"
 
 
 class Capabilities(NamedTuple):
-    """What a formulation or a solve needs, and what it offers.
+    """What a formulation or a solve needs, and what it is capable of.
 
     Args:
         independent_constraints: needs `J` of full row rank at every state.
@@ -61,7 +61,7 @@ class AbstractSolve(Module):
     @property
     @abc.abstractmethod
     def capabilities(self) -> Capabilities:
-        """What must hold of `M` and `J`, and what it offers."""
+        """What must hold of `M` and `J`, and what it is capable of."""
 
     @property
     def examination(self) -> Any:
