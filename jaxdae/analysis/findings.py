@@ -102,7 +102,7 @@ class Analysis(NamedTuple):
 
     Args:
         system: the declaration.
-        formulation: with the stabilization that is judged.
+        formulation: with the stabilization that is analyzed.
         guess: state near the equilibrium from which it was found.
         equilibrium: state, multipliers and inputs at rest.
         linearization: about it.
@@ -113,7 +113,7 @@ class Analysis(NamedTuple):
         limits: of each solver, by name.
         control: what the inputs reach, `None` without any.
         dt: a step to compare with the limits [s], or `None`.
-        t1: length of a run, by which slow growth is judged [s].
+        t1: length of a run, by which slow growth is measured [s].
     """
 
     system: System
@@ -178,12 +178,12 @@ def analyze(
 
     Args:
         system: the declaration.
-        formulation: with the stabilization to judge.
+        formulation: with the stabilization to analyze.
         guess: coordinates and actuator state near the equilibrium.
         solvers: those whose step limits are wanted, by name; see `step_limit`.
         inputs: number of control inputs; those that hold the system at rest are found with it.
         fixed: names of coordinates to hold at their guess, where states of rest form a family.
-        t1: length of a run, by which slow growth is judged [s].
+        t1: length of a run, by which slow growth is measured [s].
         dt: a step to compare with the limits [s].
 
     Returns:

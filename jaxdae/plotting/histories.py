@@ -105,7 +105,7 @@ def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np
     if rows is None:
         return readout.times(trajectory), readout.rows(trajectory, values)
     fine = readout.finely(rows)
-    # In the run's own precision, by which round-off is judged.
+    # In the run's own precision, by which round-off is estimated.
     return fine.ts, (fine.q if quantity == "q" else fine.v).astype(np.asarray(values).dtype)
 
 

@@ -173,7 +173,7 @@ def _regular_least(system):
 def test_members_of_batches_have_their_own_values(backend):
     """A rod as long as the crank, and longer ones, once round; under `jit` and `vmap`."""
 
-    def judged(rod):
+    def measures(rod):
         system = SliderCrank(rod_length=rod)
         options = {"t1": 1.5, "backend": backend, "throw": False}
         run = simulate(
@@ -181,7 +181,7 @@ def test_members_of_batches_have_their_own_values(backend):
         )
         return run.least_singular_value, run.energy_error
 
-    least, error = jax.jit(jax.vmap(judged))(jnp.array([1.0, 1.5, 1.2]))
+    least, error = jax.jit(jax.vmap(measures))(jnp.array([1.0, 1.5, 1.2]))
     assert float(least[0]) < 1e-3
     expected = [_regular_least(SliderCrank(rod_length=x)) for x in (1.5, 1.2)]
     # The lowest value between rows, on a curve of third order.
@@ -235,7 +235,7 @@ def test_forces_and_dampers_are_no_error_of_the_energy(work):
 
 
 @pytest.mark.slow
-def test_the_energy_of_constraints_that_do_work_is_not_judged():
+def test_the_energy_of_constraints_that_do_work_is_not_examined():
     arm = ReachableTwoLink()
     run = simulate(arm, Penalty(1e3), State(*arm.start()), t1=0.2, dt=0.1)
     assert np.isnan(run.energy_error)

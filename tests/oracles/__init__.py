@@ -1,4 +1,4 @@
-"""Motions by SciPy on equations derived by hand: what the library is judged by, and none of it."""
+"""Motions by SciPy on equations derived by hand: what tests of the library compare with."""
 
 from oracles.base import Oracle as Oracle, Solution as Solution
 from oracles.five_bar import FiveBar as FiveBar

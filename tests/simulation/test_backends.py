@@ -344,8 +344,8 @@ def test_a_derivative_that_cannot_be_a_kernel_is_told_with_the_remedy():
     twice = jax.grad(lambda k: run(Spring(2 * k)).q[-1].sum())(2.0)
     auto = jax.jit(jax.grad(lambda k: end(k, "auto")))(2.0)
     np.testing.assert_allclose(auto, twice, rtol=1e-12)
-    told = "native kernel, but not this derivative: pure_callback.*backend='plain'"
-    with pytest.raises(jaxdae.BackendError, match=told):
+    message = "native kernel, but not this derivative: pure_callback.*backend='plain'"
+    with pytest.raises(jaxdae.BackendError, match=message):
         jax.grad(end)(2.0, "native")
 
 

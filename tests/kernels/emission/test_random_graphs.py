@@ -1,6 +1,6 @@
 """Random expressions over all operations: the kernel against each operation on its own.
 
-Every intermediate result is stored, so that an operation is judged on the arguments that the
+Every intermediate result is stored, so that an operation is tested on the arguments that the
 kernel itself computed: what an expression before has lost does not count. Numbers of all sizes and
 special values are among the inputs, and arise from them.
 """

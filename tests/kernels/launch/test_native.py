@@ -258,6 +258,8 @@ def test_a_derivative_that_cannot_be_a_kernel_is_told_with_the_remedy():
 
     kernel = native(function, jnp.zeros(()))
     assert kernel(1.5) == 3
-    told = "a native kernel, but not its derivative: .*pure_callback.*without jaxdae.kernels.native"
-    with pytest.raises(UnsupportedOperationError, match=told):
+    message = (
+        "a native kernel, but not its derivative: .*pure_callback.*without jaxdae.kernels.native"
+    )
+    with pytest.raises(UnsupportedOperationError, match=message):
         jax.jvp(kernel, (1.5,), (1.0,))

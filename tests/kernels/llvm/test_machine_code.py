@@ -132,8 +132,8 @@ def test_code_is_made_quickly_where_jax_is_told_so(monkeypatch):
     monkeypatch.setattr(machine_code, "_levels", LEVELS)
     made, codes, keys = text(), [], []
     quickly = jax.config.values["jax_disable_most_optimizations"]
-    for told in (True, False):
-        jax.config.update("jax_disable_most_optimizations", told)
+    for disabled in (True, False):
+        jax.config.update("jax_disable_most_optimizations", disabled)
         codes.append(machine_code._compiled(made.text))
         keys.append(key(made))
     jax.config.update("jax_disable_most_optimizations", quickly)
