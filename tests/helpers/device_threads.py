@@ -37,7 +37,7 @@ module.ptx = _recorded
 
 @cache
 def _entry(text: str) -> tuple[Callable, ctypes.Array]:
-    """The kernel of a PTX as a function of addresses and numbers, and the special registers of a thread."""
+    """The kernel of a PTX as a function of addresses and numbers; special registers of a thread."""
     assemble(text, "sm_70")
     source = SOURCES[text].replace("ptx_kernel void @kernel(", "void @kernel(")
     source = re.sub(rf"^declare .*{re.escape(_READ)}.*$", "", source, flags=re.MULTILINE)
