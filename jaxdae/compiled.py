@@ -68,9 +68,7 @@ class Jitted:
             arguments, named = static.rebuilt(varying)
             leaves, structure = jax.tree.flatten(function(*arguments, **named))
             places = {id(x): i for i, x in enumerate(varying)}
-            sources = [
-                places.get(id(x)) if isinstance(x, jax.core.Tracer) else None for x in leaves
-            ]
+            sources = [places.get(id(x)) if not are_known(x) else None for x in leaves]
             computed = [eqx.is_array(x) and i is None for x, i in zip(leaves, sources, strict=True)]
             rest = tuple(
                 _Argument(i) if i is not None else None if c else x

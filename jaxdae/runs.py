@@ -212,7 +212,7 @@ def _ready(system, formulation, state, settings: Given) -> _Ready:
             run = partial(_raising, problem, method, kinds(problem.parts))
         else:
             run = integrated.bind(problem, method)
-        return _Ready(problem, method, said, is_concrete(problem), run)
+        return _Ready(problem, method, said, are_known(problem), run)
 
     arguments = (system, formulation, state, settings)
     leaves, structure = jax.tree.flatten(arguments)
@@ -365,7 +365,7 @@ def _completed(
         start_is_known=known,
     )
     problem, method = _with_checked_times(problem, method, bool(throw))
-    return *_watched(*_with_backend(problem, method, backend), throw=throw), said
+    return *_monitored(*_with_backend(problem, method, backend), throw=throw), said
 
 
 def _times(t0, t1, dt, stepsize_controller, saveat, dtype, period=None) -> Times:
@@ -482,21 +482,21 @@ def _left_to_plain(times: Times, saveat, controller) -> str | None:
     return None if are_known(varying) else f"only {TIMES}"
 
 
-def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem, Method]:
-    """Where only the end or few times are saved, rows on the way are saved to watch the run."""
+def _monitored(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem, Method]:
+    """Where only the end or few times are saved, rows on the way are saved to monitor the run."""
     if not throw or not is_eager(problem):
         return problem, method
     times = problem.times
-    watch = np.linspace(times.start, times.end, DEFAULT_TIMES, dtype=problem.state.q.dtype)
+    monitor = np.linspace(times.start, times.end, DEFAULT_TIMES, dtype=problem.state.q.dtype)
     if is_end(method.saveat):
         method = method._replace(saveat=None, only_end=True)
-        return problem._replace(times=times._replace(saved=watch)), method
+        return problem._replace(times=times._replace(saved=monitor)), method
     asked = asked_times(method.saveat)
     if asked is None or not are_known(asked) or not 0 < np.size(asked) < DEFAULT_TIMES:
         return problem, method
-    asked = np.asarray(asked, watch.dtype)
+    asked = np.asarray(asked, monitor.dtype)
     sign = -1 if times.end < times.start else 1
-    every = sign * np.unique(sign * np.concatenate([asked, watch]))
+    every = sign * np.unique(sign * np.concatenate([asked, monitor]))
     method = method._replace(saveat=None, picked=np.searchsorted(sign * every, sign * asked))
     return problem._replace(times=times._replace(saved=every)), method
 

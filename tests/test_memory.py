@@ -65,7 +65,7 @@ def test_what_jax_forgets_is_forgotten(monkeypatch):
 
 @pytest.mark.slow
 def test_values_of_other_kinds_are_other_systems():
-    """Runs, readings and linear analysis, each compiled once for each kind."""
+    """Runs, derived quantities and linear analysis, each compiled once for each kind."""
     jax.clear_caches()  # of the method and the global value that the test before had changed
     for setting, frequency in ((1, 1.0), (1.0, 2.0), (True, 3.0), (1, 1.0)):
         run = simulated(setting)

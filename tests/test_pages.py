@@ -102,7 +102,7 @@ def test_no_measured_number_stands_in_prose():
 def test_settings_on_the_pages_are_those_of_the_code():
     from inspect import signature
 
-    from jaxdae.diagnosis import diagnose, passages
+    from jaxdae.diagnosis import diagnose, singularities
     from jaxdae.kernels.cuda import ptx
     from jaxdae.simulation import problem
 
@@ -118,7 +118,7 @@ def test_settings_on_the_pages_are_those_of_the_code():
     assert [problem.default_tolerance(x) for x in ("float64", "float32")] == [1e-8, 1e-5]
     assert "tolerance `1e-8` (`1e-5` in single precision)" in page["options.md"]
     assert "at a tolerance of 1e-8" in (ROOT / "docs/howto/solver.md").read_text()
-    assert (diagnose._PRECISE, diagnose._COARSE, passages.NEAR) == (0.001, 0.05, 0.01)
+    assert (diagnose._PRECISE, diagnose._COARSE, singularities.NEAR) == (0.001, 0.05, 0.01)
     assert "by more than 0.1 % of" in warnings
     assert "(5 % for fixed" in warnings
     assert "less than a hundredth of" in warnings

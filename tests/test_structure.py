@@ -18,10 +18,10 @@ MODULES = {
 # From the lowest; each may import those before it.
 ROOMS = (
     "storage", "interruptions", "names", "tables", "checks", "reprs", "version", "references",
-    "compiled", "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability", "formulations",
-    "solvers", "control", "analysis",
-    "simulation", "diagnosis", "results", "runs", "exports", "tuning", "parallel", "identification",
-    "multibody", "models", "plotting", "commands", "cli",
+    "compiled", "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability",
+    "formulations", "solvers", "control", "analysis", "simulation", "diagnosis", "results", "runs",
+    "exports", "tuning", "parallel", "identification", "multibody", "models", "plotting",
+    "commands", "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "cuda", "launch", "integration", "export")
 

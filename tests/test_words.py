@@ -19,6 +19,11 @@ FORBIDDEN = {
     r"led|told": "what is meant",
     r"grown": "larger",
     r"settled?": "ended, converged",
+    r"readings": "derived quantities, predictions, measurements",
+    r"passages?": "near-singular position",
+    r"watche[ds]|watching": "monitored",
+    r"judge[ds]?|judging": "examined, analyzed, validated",
+    r"shield(ed|s)?|parted|noted|tapes?": "what is meant",
 }
 RX = re.compile(rf"\b({'|'.join(FORBIDDEN)})\b", re.IGNORECASE)
 # Of a vector register; elsewhere a batch has members.

@@ -53,7 +53,7 @@ class Stabilizer(NamedTuple):
     linear: LinearCertificate
 
 
-class Field(NamedTuple):
+class LinearizedField(NamedTuple):
     """The equations that a solver integrates, linearized where they rest.
 
     Args:
@@ -81,7 +81,7 @@ class SolverLimits(NamedTuple):
     growth: tuple[float | None, float] | None
 
 
-class Control(NamedTuple):
+class ControlAnalysis(NamedTuple):
     """What the inputs reach, and the regulator.
 
     Args:
@@ -102,7 +102,7 @@ class Analysis(NamedTuple):
 
     Args:
         system: the declaration.
-        formulation: with the stabilization that is judged.
+        formulation: with the stabilization that is analyzed.
         guess: state near the equilibrium from which it was found.
         equilibrium: state, multipliers and inputs at rest.
         linearization: about it.
@@ -113,7 +113,7 @@ class Analysis(NamedTuple):
         limits: of each solver, by name.
         control: what the inputs reach, `None` without any.
         dt: a step to compare with the limits [s], or `None`.
-        t1: length of a run, by which slow growth is judged [s].
+        t1: length of a run, by which slow growth is measured [s].
     """
 
     system: System
@@ -124,9 +124,9 @@ class Analysis(NamedTuple):
     spectrum: Spectrum
     lost: LinearizedConstraint | None
     stabilizer: Stabilizer | None
-    field: Field
+    field: LinearizedField
     limits: dict[str, SolverLimits]
-    control: Control | None
+    control: ControlAnalysis | None
     dt: float | None
     t1: float
 
@@ -178,12 +178,12 @@ def analyze(
 
     Args:
         system: the declaration.
-        formulation: with the stabilization to judge.
+        formulation: with the stabilization to analyze.
         guess: coordinates and actuator state near the equilibrium.
         solvers: those whose step limits are wanted, by name; see `step_limit`.
         inputs: number of control inputs; those that hold the system at rest are found with it.
         fixed: names of coordinates to hold at their guess, where states of rest form a family.
-        t1: length of a run, by which slow growth is judged [s].
+        t1: length of a run, by which slow growth is measured [s].
         dt: a step to compare with the limits [s].
 
     Returns:
@@ -228,10 +228,10 @@ def _stabilizer(stabilization, m: int, r: int) -> Stabilizer | None:
     return Stabilizer(H, roots, baumgarte, lyapunov_certificate(H=H))
 
 
-def _field(system, formulation, eq: Equilibrium) -> Field:
+def _field(system, formulation, eq: Equilibrium) -> LinearizedField:
     phi, jacobian = _rest_of_field(system, formulation, eq)
     roots = clean(*root_bounds(np.asarray(jacobian), float(jnp.finfo(phi.dtype).eps)))
-    return Field(roots, float(np.abs(np.asarray(phi)).max(initial=0.0)))
+    return LinearizedField(roots, float(np.abs(np.asarray(phi)).max(initial=0.0)))
 
 
 @jit
@@ -250,7 +250,7 @@ def _rest_of_field(system, formulation, eq: Equilibrium):
     return system.position_constraints(eq.t, q), jacobian(y)
 
 
-def _limits(solver, stabilizer: Stabilizer | None, field: Field, dt) -> SolverLimits:
+def _limits(solver, stabilizer: Stabilizer | None, field: LinearizedField, dt) -> SolverLimits:
     spectral = norm = factor = None
     if stabilizer is not None:
         spectral = step_limit(stabilizer.H, solver)
@@ -261,9 +261,9 @@ def _limits(solver, stabilizer: Stabilizer | None, field: Field, dt) -> SolverLi
     return SolverLimits(spectral, norm, root_limit(solver, field.roots), factors)
 
 
-def _control(lin: Linearization) -> Control:
+def _control(lin: Linearization) -> ControlAnalysis:
     reach, redundant = controllability(lin.A, lin.B), controllability(lin.A_full, lin.B_full)
     try:
-        return Control(reach, redundant, lqr(lin), "")
+        return ControlAnalysis(reach, redundant, lqr(lin), "")
     except ValueError as error:
-        return Control(reach, redundant, None, str(error))
+        return ControlAnalysis(reach, redundant, None, str(error))

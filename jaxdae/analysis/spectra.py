@@ -89,7 +89,7 @@ def spectrum(linearization: Linearization) -> Spectrum:
     eps = float(np.finfo(np.asarray(lin.A).dtype).eps)
     others, tolerances = root_bounds(core, eps)
     accidental = int((np.abs(others) <= tolerances).sum())
-    verdict, reason = _judge(lin, others, tolerances, accidental, zeros)
+    verdict, reason = _verdict(lin, others, tolerances, accidental, zeros)
     roots = np.concatenate([others, np.zeros(m + zeros, np.complex128)])
     return Spectrum(roots, m, zeros, others, tolerances, accidental, verdict, reason)
 
@@ -115,7 +115,7 @@ def root_bounds(matrix, eps: float) -> tuple[NDArray[np.complex128], np.ndarray]
     return roots[order], np.maximum(bounds, error * norm)[order]
 
 
-def _judge(lin, others, tolerances, accidental, zeros) -> tuple[Verdict, str]:
+def _verdict(lin, others, tolerances, accidental, zeros) -> tuple[Verdict, str]:
     if others.size == 0:
         return "stable", "nothing can move: the constraints leave no degree of freedom."
     margin = others.real - tolerances

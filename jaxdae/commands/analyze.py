@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdae import __version__
 from jaxdae.analysis import EquilibriumError
-from jaxdae.analysis.findings import Analysis, analyze, Control, SolverLimits
+from jaxdae.analysis.findings import Analysis, analyze, ControlAnalysis, SolverLimits
 from jaxdae.commands.choice import chosen_formulation
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.report import gains, inputs, report, warnings
@@ -141,7 +141,7 @@ def _limits(limits: SolverLimits, dt) -> dict[str, Any]:
     }
 
 
-def _control(control: Control | None) -> dict[str, Any] | None:
+def _control(control: ControlAnalysis | None) -> dict[str, Any] | None:
     if control is None:
         return None
     reach, redundant, regulator = control.reach, control.redundant, control.regulator

@@ -77,8 +77,8 @@ def _first(model: Model, name: str | None) -> Any:
     except ValueError:
         if name == name_of(default):
             return default
-        offered = default.capabilities
-        parts = {"stabilization": offered.stabilization, "alpha": offered.weight}
+        capabilities = default.capabilities
+        parts = {"stabilization": capabilities.stabilization, "alpha": capabilities.weight}
         return make_formulation(name, **{x: y for x, y in parts.items() if y is not None})
 
 

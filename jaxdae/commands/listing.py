@@ -24,4 +24,4 @@ def _models() -> None:
         print(f"{name:<{width}}  {entry.summary}")
         print(f"{'':<{width}}  {entry.source}")
     print("\njaxdae simulate NAME runs one; jaxdae tune NAME tunes its gains;")
-    print("jaxdae analyze NAME judges its equilibrium and the steps that solvers may take.")
+    print("jaxdae analyze NAME examines its equilibrium and the steps that solvers may take.")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdae.analysis.findings import Analysis, Control, Stabilizer
+from jaxdae.analysis.findings import Analysis, ControlAnalysis, Stabilizer
 from jaxdae.analysis.steps import clean
 from jaxdae.formulations.stabilization import AbstractStabilization
 from jaxdae.results.naming import label_field
@@ -155,7 +155,7 @@ def _limits(result: Analysis) -> str:
     return "\n".join(["STEP LIMITS [s]", table(headings, rows), _wrapped(note)])
 
 
-def _control(result: Analysis, control: Control) -> str:
+def _control(result: Analysis, control: ControlAnalysis) -> str:
     reach, redundant = control.reach, control.redundant
     lines = [
         "INPUTS",
@@ -270,9 +270,9 @@ def _over_run(result: Analysis, factor: float) -> float:
 
 def gains(result: Analysis) -> dict[str, Any]:
     """Gains that act, by name: those of constraints that the system has."""
-    lin, offered = result.linearization, result.formulation.capabilities
-    found: dict[str, Any] = {} if offered.weight is None else {"alpha": offered.weight}
-    law = offered.stabilization
+    lin, capabilities = result.linearization, result.formulation.capabilities
+    found: dict[str, Any] = {} if capabilities.weight is None else {"alpha": capabilities.weight}
+    law = capabilities.stabilization
     if isinstance(law, AbstractStabilization):  # a user's function names no gains
         names = law.of_positions if lin.position_constraints else ()
         names += law.of_velocities if lin.velocity_constraints else ()

@@ -19,13 +19,13 @@ import numpy as np
 from jaxdae.commands.choice import chosen_controller, chosen_formulation
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.start import chosen_start
-from jaxdae.control.base import offers_of
+from jaxdae.control.base import capabilities_of
 from jaxdae.diagnosis.diagnose import diagnose
 from jaxdae.diagnosis.findings import Findings
-from jaxdae.diagnosis.passages import passages_along
+from jaxdae.diagnosis.singularities import near_singularities_along
 from jaxdae.models import get_model, Model
 from jaxdae.models.registry import catalogue
-from jaxdae.results.readings import read_rows
+from jaxdae.results.derived_quantities import read_rows
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import integrated, prepare
 from jaxdae.simulation.choices import make_solver
@@ -191,8 +191,8 @@ def _draw(outcome: Outcome, model: str, out: Path) -> None:
     run, title = outcome.run, f"{model}: {_title(outcome)}"
     there = {"q": True, "v": True, "w": run.w.shape[-1] > 0, "u": run.u is not None}
     quantities = [name for name, some in there.items() if some]
-    passages = outcome.findings.passages
-    histories = plot_histories(run, quantities=quantities, title=title, singular=passages)
+    singularities = outcome.findings.near_singularities
+    histories = plot_histories(run, quantities=quantities, title=title, singular=singularities)
     show_constants(histories)
     save_figure(histories, out / "histories.png")
     if _residuals(outcome)[1].shape[-1]:
@@ -245,7 +245,7 @@ def _result(outcome: Outcome, options, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "warnings": [x.message for x in findings.warnings],
         "near-singular positions": [
-            {"t": x.time, "least singular value": x.value} for x in findings.passages
+            {"t": x.time, "least singular value": x.value} for x in findings.near_singularities
         ],
         "final": {"t": run.final_time, "q": last.q, "v": last.v},
         **_figures(outcome),
@@ -272,8 +272,8 @@ def simulated(options) -> Outcome:
         problem, method, run = with_enough_rows(run_with, asked["t1"], asked["dt"])
         findings = diagnose(problem, method, run)
         if findings.failure is not None:
-            findings = findings._replace(passages=_passed(run))
-        program = offers_of(run.controller)
+            findings = findings._replace(near_singularities=_passed(run))
+        program = capabilities_of(run.controller)
         residuals = None if program.program is None else np.asarray(read_rows(run, _program))
         return Outcome(
             run.stored(),
@@ -307,12 +307,12 @@ def _passed(run: Trajectory) -> tuple:
     if count < 2:
         return ()
     reached = SimpleNamespace(q=states.q[:count], v=jax.device_get(run.coordinate_rates)[:count])
-    return tuple(passages_along(run.system, run.formulation, ts[:count], reached)[0])
+    return tuple(near_singularities_along(run.system, run.formulation, ts[:count], reached)[0])
 
 
 def _program(run: Trajectory, t, y) -> Any:
     state = run.formulation.recover(run.system, t, y)
-    program: Any = offers_of(run.controller).program
+    program: Any = capabilities_of(run.controller).program
     return program(t, state.q, state.v)
 
 

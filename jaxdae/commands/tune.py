@@ -16,7 +16,7 @@ import numpy as np
 from jaxdae import __version__
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.tuning_pictures import draw
-from jaxdae.commands.tuning_report import Findings, record, report, Tuned
+from jaxdae.commands.tuning_report import record, report, StudyFindings, Tuned
 from jaxdae.models import get_model
 from jaxdae.models.studies import studies
 from jaxdae.solvers import RK4
@@ -78,7 +78,7 @@ def _in_use(out: Path, holder: str) -> Exception:
     )
 
 
-def _in_pairs(chosen: list[Study], options, out: Path) -> list[Findings]:
+def _in_pairs(chosen: list[Study], options, out: Path) -> list[StudyFindings]:
     """What is found in each study: two at a time, as compiling leaves processors without work."""
     ending, found = threading.Event(), []
     # Who returns from LLVM or XLA waits so long for the thread that traces: seconds in all by the
@@ -129,7 +129,7 @@ def _checkpoints(study: Study, out: Path) -> dict[str, Path]:
 _DRAWING = threading.Lock()
 
 
-def _tune(study: Study, options, out: Path, ending: threading.Event) -> Findings:
+def _tune(study: Study, options, out: Path, ending: threading.Event) -> StudyFindings:
     start = jax.tree.map(lambda x: jnp.asarray(x, jnp.dtype(options.dtype)), study.start)
     study = dataclasses.replace(study, start=start)
     keys = jax.random.split(jax.random.key(options.seed))
@@ -157,7 +157,7 @@ def _tune(study: Study, options, out: Path, ending: threading.Event) -> Findings
     beyond = _beyond(study, sets, states)
     certificates = _certificates(validation, tuned["range"], sets)
     seconds = time.perf_counter() - began
-    findings = Findings(study, tuned, sets, checks, beyond, certificates, left_out, seconds)
+    findings = StudyFindings(study, tuned, sets, checks, beyond, certificates, left_out, seconds)
     with _DRAWING:
         draw(findings, validation, states, options.model, out)
     return findings

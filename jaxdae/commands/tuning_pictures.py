@@ -7,9 +7,9 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from jaxdae.commands.tuning_report import Findings, LABELS, named_gains, step_checks
+from jaxdae.commands.tuning_report import LABELS, named_gains, step_checks, StudyFindings
 from jaxdae.plotting import plot_histories, plot_series, plot_tuning, save_figure
-from jaxdae.plotting.gains import Limit, Plane, plot_levels, plot_planes
+from jaxdae.plotting.gains import CostPlane, Limit, plot_levels, plot_planes
 from jaxdae.plotting.readout import common_unit, with_unit
 from jaxdae.stability.stability_functions import amplification
 from jaxdae.systems import State
@@ -21,7 +21,9 @@ from jaxdae.tuning.validation import stacked, Validation
 _CELLS, _STARTS, _FINE = 28, 2, 150
 
 
-def draw(found: Findings, validation: Validation, states: State, model: str, out: Path) -> None:
+def draw(
+    found: StudyFindings, validation: Validation, states: State, model: str, out: Path
+) -> None:
     """Write the figures of a study."""
     study, stem = found.study, found.study.method
     head = f"{model}: {study.name}"
@@ -46,7 +48,7 @@ def draw(found: Findings, validation: Validation, states: State, model: str, out
         save_figure(figure, out / f"{stem}-plane.png")
 
 
-def _compared(found: Findings, head: str):
+def _compared(found: StudyFindings, head: str):
     """One perturbed start with all gains: both levels at several steps, or program and control."""
     study, title = found.study, f"{head}: one perturbed start"
     if "|phi|^2" in study.goal.parts:
@@ -74,7 +76,7 @@ def _padded(values: np.ndarray, count: int) -> np.ndarray:
     return np.pad(values, (0, count - len(values)), constant_values=np.nan)
 
 
-def _plane(found: Findings, validation: Validation, states: State, name: str) -> Plane:
+def _plane(found: StudyFindings, validation: Validation, states: State, name: str) -> CostPlane:
     """Cost of gains that are the same for every constraint, at the steps of a tuning run."""
     study, tuned = found.study, found.tuned[name]
     x, y = np.geomspace(0.1, 8.0, _CELLS), np.geomspace(3e-3, 20.0, _CELLS)
@@ -88,7 +90,7 @@ def _plane(found: Findings, validation: Validation, states: State, name: str) ->
     path = [_place(study, params) for params in tuned.path]
     points = {found.labels[z]: _place(study, params) for z, params in found.sets.items()}
     title = LABELS[name] + (f", {min(steps):g} to {max(steps):g} h" if steps.size > 1 else "")
-    return Plane(title, x, y, cost, limit, points, np.array(path).reshape(-1, 2))
+    return CostPlane(title, x, y, cost, limit, points, np.array(path).reshape(-1, 2))
 
 
 def _same_gains(params, K_D: np.ndarray, K_P: np.ndarray) -> Any:

@@ -53,7 +53,7 @@ class Tuned(NamedTuple):
         return np.exp(history) if self.logarithmic else history
 
 
-class Findings(NamedTuple):
+class StudyFindings(NamedTuple):
     """All that is said of a study.
 
     Args:
@@ -108,7 +108,7 @@ def named_gains(study: Study, params) -> dict[str, Any]:
     return {name: np.asarray(value) for name, value in pairs if value is not None}
 
 
-def report(found: Findings) -> str:
+def report(found: StudyFindings) -> str:
     """Tables and sentences."""
     gains = {x: named_gains(found.study, params) for x, params in found.sets.items()}
     costs, parts = [], []
@@ -146,7 +146,7 @@ def report(found: Findings) -> str:
     return "\n".join(lines)
 
 
-def record(found: Findings) -> dict[str, Any]:
+def record(found: StudyFindings) -> dict[str, Any]:
     """The same as numbers, for `result.json`."""
     study = found.study
     return {
@@ -199,7 +199,7 @@ def _rate(name: str, tuned: Tuned) -> str:
     return "\n".join(lines)
 
 
-def _certificate_table(found: Findings) -> str:
+def _certificate_table(found: StudyFindings) -> str:
     """Decay and margin of the step, which are theorems, and the worst case seen."""
     each, steps = found.certificates, found.steps
     members = next(iter(each.values())).members
@@ -230,7 +230,7 @@ def fold(old: Summary, new: Summary) -> str:
     return f"{old.failed} failed before, {new.failed} after"
 
 
-def _theory_lines(found: Findings) -> list[str]:
+def _theory_lines(found: StudyFindings) -> list[str]:
     """Whether tuning for one step finds the gains of theory."""
     difference = found.theory_difference
     if difference is None:
@@ -254,13 +254,13 @@ def _theory_lines(found: Findings) -> list[str]:
     ]
 
 
-def step_checks(found: Findings) -> list[Check]:
+def step_checks(found: StudyFindings) -> list[Check]:
     """Checks that differ from the tuning by starts and step alone."""
     fresh = [x for x in found.study.checks if x.name != "as tuned"]
     return [x for x in fresh if x.deviation == 1.0 and x.t1 is None]
 
 
-def _range_lines(found: Findings) -> list[str]:
+def _range_lines(found: StudyFindings) -> list[str]:
     """How the gains for a range do at steps they were not tuned on."""
     steps = found.steps
     lines = [f"Tuned for steps of {min(steps):g} to {max(steps):g} s, validated at others:"]
@@ -282,7 +282,7 @@ def _range_lines(found: Findings) -> list[str]:
     return lines
 
 
-def _limit_lines(found: Findings) -> list[str]:
+def _limit_lines(found: StudyFindings) -> list[str]:
     """Which starts break past the study's end, and the first failure in words."""
     limits = found.beyond
     if limits is None:

@@ -7,8 +7,8 @@ from jaxdae.control.base import (
     AbstractSampledController as AbstractSampledController,
     attach as attach,
     ControlledSystem as ControlledSystem,
+    ControllerCapabilities as ControllerCapabilities,
     ControllerOutput as ControllerOutput,
-    Offers as Offers,
 )
 from jaxdae.control.feedback import (
     NeuralFeedback as NeuralFeedback,

@@ -1,4 +1,4 @@
-"""What controllers may offer, and how one with internal state becomes part of the system."""
+"""What controllers are capable of, and how one with internal state becomes part of the system."""
 
 import abc
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from jaxdae.reprs import Module
 from jaxdae.systems import Labels, State, System
 
 
-class Offers(NamedTuple):
-    """What a controller offers beside its control input.
+class ControllerCapabilities(NamedTuple):
+    """What a controller gives beside its control input.
 
     Args:
         perturbation_matrix: `(t, q, v, w)`, `H` of the equations `dy/dt = H y` by which it
@@ -33,24 +33,26 @@ class Offers(NamedTuple):
 
 
 class AbstractController(Module):
-    """A controller that offers more than its control input.
+    """A controller that gives more than its control input.
 
     Others need no contract: any callable `u = controller(t, q, v, w)`.
     """
 
     @property
     @abc.abstractmethod
-    def offers(self) -> Offers:
-        """What it offers."""
+    def capabilities(self) -> ControllerCapabilities:
+        """What it gives beside its control input."""
 
     @abc.abstractmethod
     def __call__(self, t, q, v, w) -> Any:
         """Control input."""
 
 
-def offers_of(controller) -> Offers:
-    """What a controller offers, whatever it is."""
-    return controller.offers if isinstance(controller, AbstractController) else Offers()
+def capabilities_of(controller) -> ControllerCapabilities:
+    """Capabilities of a controller; none of one that is any callable."""
+    if isinstance(controller, AbstractController):
+        return controller.capabilities
+    return ControllerCapabilities()
 
 
 class AbstractDynamicController(Module):

@@ -11,7 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxdae.compiled import jit
-from jaxdae.control.base import AbstractController, Offers
+from jaxdae.control.base import AbstractController, ControllerCapabilities
 from jaxdae.control.plant import decouple, Decoupling, Plant, Program
 from jaxdae.control.relative_degree import (
     check_program,
@@ -144,8 +144,8 @@ class ServoConstraint(AbstractController):
         check_stabilizer(stabilizer, self.degrees, time, one)
 
     @property
-    def offers(self):
-        return Offers(
+    def capabilities(self):
+        return ControllerCapabilities(
             self.perturbation_matrix, self._of_stop, self._of_run, self.program, self.names
         )
 

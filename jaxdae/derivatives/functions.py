@@ -29,7 +29,7 @@ from jaxdae.derivatives.user_rules import own_rules
 FORWARD, REVERSE, BOTH = "forward", "reverse", "both"
 
 
-class Step(NamedTuple):
+class Derivative(NamedTuple):
     """One derivative of a function.
 
     Args:
@@ -56,7 +56,7 @@ class Function(NamedTuple):
     base: Callable[..., Any]
     results: tuple[jax.ShapeDtypeStruct, ...]
     pushed: bool = False
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Derivative, ...] = ()
     one_way: bool = False
 
     def beside_derivative(self) -> "Function":
@@ -71,11 +71,11 @@ class Function(NamedTuple):
 
     def along(self, by: tuple[int, ...]) -> "Function":
         """Its derivative along directions."""
-        return self._replace(steps=(*self.steps, Step(FORWARD, by)))
+        return self._replace(steps=(*self.steps, Derivative(FORWARD, by)))
 
     def pulled(self, by: tuple[int, ...]) -> "Function":
         """The transpose of `along`."""
-        return self._replace(steps=(*self.steps, Step(REVERSE, by)))
+        return self._replace(steps=(*self.steps, Derivative(REVERSE, by)))
 
     @property
     def mode(self) -> str:
@@ -222,7 +222,7 @@ def along(function: Function, primals, tangents, axes: Axes) -> list[jax.Array]:
     return _derivative(primals, tangents, function, axes)
 
 
-def shielded(function: Callable, result: Any, *arguments) -> Any:
+def with_nan_safe_derivative(function: Callable, result: Any, *arguments) -> Any:
     """`function(*arguments)`, whose derivative is zero for a cotangent of zero.
 
     That of JAX is not a number where the function is not finite.

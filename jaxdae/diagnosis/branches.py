@@ -17,8 +17,8 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.failure import declared
-from jaxdae.diagnosis.findings import Finding, Passage
-from jaxdae.diagnosis.passages import curve
+from jaxdae.diagnosis.findings import Finding, NearSingularity
+from jaxdae.diagnosis.singularities import curve
 from jaxdae.formulations.base import solves
 from jaxdae.linalg.saddle_point import SingularityRobust
 from jaxdae.systems import State
@@ -63,7 +63,7 @@ class Crossing(NamedTuple):
     rank: int
 
 
-def crossing(system, found: Passage, ts, states, scales, rank: int) -> Crossing | None:
+def crossing(system, found: NearSingularity, ts, states, scales, rank: int) -> Crossing | None:
     """What a run made of a near-singular position; `None` where there is no critical point by it.
 
     Velocity constraints take no part: `scales`, of the rows of `J`, and the rank along the run are

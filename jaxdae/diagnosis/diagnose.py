@@ -18,8 +18,9 @@ from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
 from jaxdae.diagnosis import branches, failure
 from jaxdae.diagnosis.backward import growth_along
-from jaxdae.diagnosis.findings import Finding, Findings, Passage
-from jaxdae.diagnosis.passages import (
+from jaxdae.diagnosis.findings import Finding, Findings, NearSingularity
+from jaxdae.diagnosis.preconditions import rest_along
+from jaxdae.diagnosis.singularities import (
     AROUND,
     BLOCK,
     BRIEFLY,
@@ -28,12 +29,11 @@ from jaxdae.diagnosis.passages import (
     incompatibility,
     jacobian_at,
     near,
-    passages_along,
-    passages_found,
+    near_singularities_along,
     rank_along,
     row_scales,
+    singularity_finding,
 )
-from jaxdae.diagnosis.preconditions import rest_along
 from jaxdae.diagnosis.starts import changed_rank
 from jaxdae.simulation.problem import default_tolerance, Method, Problem, ROUND_OFF
 from jaxdae.solvers.grid import known_ends
@@ -80,18 +80,18 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     if not (rows and trajectory.plain):
         return Findings(warnings=known(found))
     found.append(rest_along(trajectory))
-    watched = rows_of(trajectory, _tolerance(problem, method))
-    ts, state = watched.ts, _states(system, formulation, watched.ts, watched.ys)
+    examined = rows_of(trajectory, _tolerance(problem, method))
+    ts, state = examined.ts, _states(system, formulation, examined.ts, examined.ys)
     survey = in_blocks(lambda t, s: _survey_block(system, controller, t, s), BLOCK, ts, state)
     # Rates of coordinates in place of velocities, for curves between rows.
     rates = state
     if has_rate(system):
         v = in_blocks(partial(_rates_block, system), BLOCK, ts, state.q, state.v)
         rates = SimpleNamespace(q=state.q, v=v)
-    passed = passages_along(system, formulation, ts, rates, survey.jac, AROUND)
-    balanced, unbalanced = _of_energy(formulation, watched, survey)
+    passed = near_singularities_along(system, formulation, ts, rates, survey.jac, AROUND)
+    balanced, unbalanced = _of_energy(formulation, examined, survey)
     # The tolerance and the balance of energy vouch for a run that stayed on its branch.
-    exact = watched.tolerance is not None and formulation.capabilities.weight is None
+    exact = examined.tolerance is not None and formulation.capabilities.weight is None
     vouched = exact and balanced
     if formulation.capabilities.enforces_constraints:
         found.append(incompatibility(system, ts, rates, survey.jac, survey.residual))
@@ -119,7 +119,7 @@ def _tolerance(problem: Problem, method: Method) -> float | None:
     return sum(float(np.max(np.asarray(x))) for x in jax.tree.leaves(values))
 
 
-class Watched(NamedTuple):
+class ExaminedRows(NamedTuple):
     """Rows of a run that reached its end.
 
     Args:
@@ -137,13 +137,13 @@ class Watched(NamedTuple):
     steps: int
 
 
-def rows_of(run, tolerance: float | None) -> Watched:
-    """The rows by which a run is examined: what was watched, or the start and what was saved."""
+def rows_of(run, tolerance: float | None) -> ExaminedRows:
+    """Rows that examine a run: those that monitor it, or the start and what was saved."""
     steps, work = int(run.stats["num_steps"]), None
-    if run.watched is not None:
-        ts, ys, work = jax.device_get(run.watched)
+    if run.monitored is not None:
+        ts, ys, work = jax.device_get(run.monitored)
         work = None if work is None else np.sum(work, axis=0)
-        return Watched(ts, ys, work, tolerance, steps)
+        return ExaminedRows(ts, ys, work, tolerance, steps)
     (t0, y0), ts, ys, work = jax.device_get((run.start, run.ts, run.saved, run.work_integrals))
     reached = np.flatnonzero(np.isfinite(ts))
     ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
@@ -152,7 +152,7 @@ def rows_of(run, tolerance: float | None) -> Watched:
         ts = np.concatenate([t0[None], ts])
         ys = jax.tree.map(lambda a, b: np.concatenate([a[None], b]), y0, ys)
         work = None if work is None else np.concatenate([[0.0], work])
-    return Watched(ts, ys, work, tolerance, steps)
+    return ExaminedRows(ts, ys, work, tolerance, steps)
 
 
 class Row(NamedTuple):
@@ -236,19 +236,19 @@ def _rates_block(system, ts, q, v):
 def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool) -> Finding | None:
     """What a run made of near-singular positions; `None` where nothing is wrong.
 
-    `passed` are those of `passages_along`, `AROUND` them as well; a run is `vouched` for that is
-    right where it stayed on its branch.
+    `passed` are those of `near_singularities_along`, `AROUND` them as well; a run is `vouched` for
+    that is right where it stayed on its branch.
     """
-    passages, typical = passed
-    lowest = sorted(passages, key=lambda x: x.value)[:_MOST_POSITIONS]
+    singularities, typical = passed
+    lowest = sorted(singularities, key=lambda x: x.value)[:_MOST_POSITIONS]
     made = _crossings(system, formulation, ts, states, jac, lowest)
     for one in made:
         if one is not None and one.kept is False:
             return branches.other_branch(system, formulation, one)
     if not formulation.capabilities.passes_singular_positions:
         kept = {x.time for x in made if x is not None and x.kept}
-        left = [x for x in near(passages, typical) if not (vouched and x.time in kept)]
-        return passages_found(formulation, left, typical)
+        left = [x for x in near(singularities, typical) if not (vouched and x.time in kept)]
+        return singularity_finding(formulation, left, typical)
     for one in made:
         if one is not None and one.distance > 0:
             faded = branches.faded_reactions(system, formulation, one)
@@ -257,23 +257,23 @@ def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool
     return None
 
 
-def _crossings(system, formulation, ts, states, jac, passages: list[Passage]) -> list:
+def _crossings(system, formulation, ts, states, jac, near: list[NearSingularity]) -> list:
     """What a run made of each of some positions; `None` where that is not known."""
     count = len(states.q)
     m = (
         0
-        if not passages
+        if not near
         else eqx.filter_eval_shape(
             system.position_constraints, jnp.zeros((), states.q.dtype), jnp.asarray(states.q[0])
         ).shape[0]
     )
     if m == 0 or count < 2:
-        return [None] * len(passages)
+        return [None] * len(near)
     positions = jac[:, :m]
     scales = row_scales(np, positions)
     held = held_by(system, formulation, ts, states) if m == jac.shape[1] else None
     rank = rank_along(np.linalg.svd(positions * scales, compute_uv=False)) if held is None else held
-    return [branches.crossing(system, x, ts, states, scales[:, 0], int(rank)) for x in passages]
+    return [branches.crossing(system, x, ts, states, scales[:, 0], int(rank)) for x in near]
 
 
 def energy_deviation(xp, ts, rows: Row, work=None):
@@ -328,22 +328,22 @@ def balance_is_known(formulation, work) -> bool:
     return work is not None or formulation.capabilities.enforces_constraints
 
 
-def _of_energy(formulation, watched: Watched, rows: Row) -> tuple[bool, Finding | None]:
+def _of_energy(formulation, examined: ExaminedRows, rows: Row) -> tuple[bool, Finding | None]:
     """Whether the balance of energy is known to hold along a run, and what is wrong with it."""
-    if not balance_is_known(formulation, watched.work):
+    if not balance_is_known(formulation, examined.work):
         return False, None
-    error, quadrature = energy_deviation(np, np.asarray(watched.ts), rows, watched.work)
+    error, quadrature = energy_deviation(np, np.asarray(examined.ts), rows, examined.work)
     if not np.isfinite(error):
         return False, None
     moved = np.abs(rows.energy - rows.potential).max() + np.ptp(rows.potential)
     scale = float(max(moved, _REST * np.abs(rows.potential).max()))
-    exact = watched.tolerance is not None and formulation.capabilities.weight is None
-    part = _PRECISE if exact or watched.work is not None else _COARSE
-    part = part if watched.tolerance is not None else _COARSE
-    part = max(part, watched.steps * (watched.tolerance or 0.0))
+    exact = examined.tolerance is not None and formulation.capabilities.weight is None
+    part = _PRECISE if exact or examined.work is not None else _COARSE
+    part = part if examined.tolerance is not None else _COARSE
+    part = max(part, examined.steps * (examined.tolerance or 0.0))
     # Near rest it is the absolute tolerance of displacements that makes the error.
     least = float(jnp.finfo(rows.energy.dtype).eps) ** 0.5
-    displaced = float(rows.slope.max()) * watched.steps * (watched.tolerance or least)
+    displaced = float(rows.slope.max()) * examined.steps * (examined.tolerance or least)
     explained = part * scale + displaced
     if error <= explained + 2 * float(quadrature):
         return True, None

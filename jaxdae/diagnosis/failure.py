@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.compiled import jit
-from jaxdae.control.base import control_input, offers_of
+from jaxdae.control.base import capabilities_of, control_input
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.solvers.projected import parts_of
@@ -78,7 +78,7 @@ def describe_failure(trajectory, solver=None) -> str:
 
 def _of_controller(trajectory) -> str | None:
     """Why the controller itself ends, if it can tell, in words."""
-    return offers_of(trajectory.controller).stop(trajectory) if trajectory.plain else None
+    return capabilities_of(trajectory.controller).stop(trajectory) if trajectory.plain else None
 
 
 def review(system, formulation, trajectory) -> Finding | None:
@@ -91,7 +91,7 @@ def review(system, formulation, trajectory) -> Finding | None:
 
 def review_controller(controller, trajectory) -> Finding | None:
     """What the controller says of a run that reached its end, if it can tell."""
-    message = offers_of(controller).review(trajectory) if trajectory.plain else None
+    message = capabilities_of(controller).review(trajectory) if trajectory.plain else None
     return None if message is None else Finding(message)
 
 

@@ -19,7 +19,7 @@ class Finding(NamedTuple):
     constraints: tuple[str, ...] = ()
 
 
-class Passage(NamedTuple):
+class NearSingularity(NamedTuple):
     """A near-singular position that a run passed.
 
     Args:
@@ -37,13 +37,13 @@ class Findings(NamedTuple):
     Args:
         failure: why it did not reach its end; `None` where it did.
         warnings: what may be wrong with it.
-        passages: near-singular positions that it passed.
+        near_singularities: near-singular positions that it passed.
         residual: largest constraint residual, at both levels; `None` where rows were not read.
         energy_change: largest change of the energy since the start [J]; `None` likewise.
     """
 
     failure: Finding | None = None
     warnings: tuple[Finding, ...] = ()
-    passages: tuple[Passage, ...] = ()
+    near_singularities: tuple[NearSingularity, ...] = ()
     residual: float | None = None
     energy_change: float | None = None

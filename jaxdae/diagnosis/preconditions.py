@@ -14,7 +14,7 @@ import numpy as np
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.checks import are_known, fails
 from jaxdae.compiled import jit
-from jaxdae.control.base import offers_of
+from jaxdae.control.base import capabilities_of
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import is_number
@@ -486,7 +486,7 @@ def _roots(H) -> np.ndarray:
 @jit
 def _perturbation_matrices(system, formulation, controller, state, t):
     of_formulation = formulation.perturbation_matrix(system, t, state)
-    servo = offers_of(controller).perturbation_matrix
+    servo = capabilities_of(controller).perturbation_matrix
     return of_formulation, servo(t, state.q, state.v, state.w)
 
 

@@ -24,8 +24,8 @@ from jaxdae.exports.export import (
     time_fields,
 )
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.kernels.export.interface import Field, Interface, structure
-from jaxdae.kernels.integration.arguments import Summary
+from jaxdae.kernels.export.interface import Interface, structure, StructureField
+from jaxdae.kernels.integration.arguments import StepSummary
 from jaxdae.names import unknown_name
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import prepare
@@ -37,7 +37,7 @@ from jaxdae.simulation.saving import is_end, is_plain
 from jaxdae.solvers.sampled import Sampled
 from jaxdae.systems import State, System
 
-_RESULT = Summary._fields.index("result")
+_RESULT = StepSummary._fields.index("result")
 
 
 class RunResult:
@@ -96,7 +96,7 @@ class RunResult:
     @property
     def num_steps(self) -> np.ndarray:
         """Number of steps, rejected ones among them."""
-        return self.numbers[..., Summary._fields.index("steps")].astype(int)
+        return self.numbers[..., StepSummary._fields.index("steps")].astype(int)
 
     @property
     def status(self) -> np.ndarray:
@@ -452,7 +452,7 @@ def _plain(problem: Problem, method: Method, state: State, quantities, why_not) 
 
     number = lambda fields: jax.ShapeDtypeStruct((sum(x.size for x in fields),), dtype)  # noqa: E731
     saved, each = jax.eval_shape(quantities_of, number(fields), number(times))
-    states = [Field(name, name, x.shape[1:]) for name, x in zip(names, each, strict=True)]
+    states = [StructureField(name, name, x.shape[1:]) for name, x in zip(names, each, strict=True)]
     interface = Interface(
         "run", dtype, structure("inputs", fields), structure("times", times),
         structure("state", states), 0 if only_end else saved.shape[0],
@@ -460,7 +460,7 @@ def _plain(problem: Problem, method: Method, state: State, quantities, why_not) 
     return CompiledRun(interface, _Program(flat), why_not)
 
 
-def _parts(numbers, fields: list[Field]) -> list:
+def _parts(numbers, fields: list[StructureField]) -> list:
     """Arrays from the numbers in all of them."""
     each = jnp.split(numbers, np.cumsum([x.size for x in fields])[:-1])
     return [x.reshape(field.shape) for x, field in zip(each, fields, strict=True)]
@@ -478,7 +478,7 @@ def _states(run: Trajectory, names) -> Any:
     return jnp.concatenate([x.reshape(count, math.prod(x.shape[1:])) for x in each], axis=1)
 
 
-def _with_times(problem: Problem, method: Method, arrays: list, fields: list[Field]):
+def _with_times(problem: Problem, method: Method, arrays: list, fields: list[StructureField]):
     """Times and method of a run with other numbers in these fields."""
     values = {x.name: array for x, array in zip(fields, arrays, strict=True)}
     grid, saved, sub = values.get("grid"), values.get("saved"), method.saveat

@@ -15,10 +15,10 @@ from jax.flatten_util import ravel_pytree
 from jaxdae.control.base import AbstractDynamicController, closed_loop
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import holding_rank
-from jaxdae.kernels.export.interface import Field, identifiers, Interface, structure
+from jaxdae.kernels.export.interface import identifiers, Interface, structure, StructureField
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.names import unknown_name
-from jaxdae.results import readings
+from jaxdae.results import derived_quantities
 from jaxdae.runs import prepare
 from jaxdae.simulation import backends
 from jaxdae.simulation.kernel_plan import KernelPlan, planned
@@ -51,16 +51,16 @@ SAMPLED = "a compiled run has no controller that is sampled"
 
 # What can be read of a state of a run: in words, and `read(parts, t, y)`.
 _READ: dict[str, tuple[str, Callable]] = {
-    "q": ("coordinates", lambda *x: readings.state_of(*x).q),
-    "v": ("velocities", lambda *x: readings.state_of(*x).v),
-    "w": ("actuator states", lambda *x: readings.state_of(*x).w),
-    "u": ("control input", readings.control),
-    "multipliers": ("multipliers", readings.multipliers),
-    "phi": ("residuals of position constraints", lambda *x: readings.violation(*x).phi),
-    "phi_dot": ("residuals of velocities", lambda *x: readings.violation(*x).phi_dot),
-    "energy": ("generalized energy [J]", readings.energy),
-    "kinetic_energy": ("kinetic energy [J]", readings.kinetic_energy),
-    "potential_energy": ("potential energy [J]", readings.potential_energy),
+    "q": ("coordinates", lambda *x: derived_quantities.state_of(*x).q),
+    "v": ("velocities", lambda *x: derived_quantities.state_of(*x).v),
+    "w": ("actuator states", lambda *x: derived_quantities.state_of(*x).w),
+    "u": ("control input", derived_quantities.control),
+    "multipliers": ("multipliers", derived_quantities.multipliers),
+    "phi": ("residuals of position constraints", lambda *x: derived_quantities.violation(*x).phi),
+    "phi_dot": ("residuals of velocities", lambda *x: derived_quantities.violation(*x).phi_dot),
+    "energy": ("generalized energy [J]", derived_quantities.energy),
+    "kinetic_energy": ("kinetic energy [J]", derived_quantities.kinetic_energy),
+    "potential_energy": ("potential energy [J]", derived_quantities.potential_energy),
 }
 _STATE = ("q", "v", "w")
 
@@ -232,7 +232,7 @@ class Inputs(NamedTuple):
             system, controller = system.inner, system.controller  # pyright: ignore
         return cls(state, (system, problem.formulation, controller))
 
-    def fields(self) -> list[Field]:
+    def fields(self) -> list[StructureField]:
         """All arrays, by their places."""
         named = [("q", self.start.q), ("v", self.start.v), ("w", self.start.w)]
         for label, part in zip(("system", "formulation", "controller"), self.parts, strict=True):
@@ -242,7 +242,7 @@ class Inputs(NamedTuple):
             named += [(label + place(path), x) for path, x in leaves]
         names = identifiers(label for label, _ in named)
         return [
-            Field(name, label, x.shape, np.asarray(x))
+            StructureField(name, label, x.shape, np.asarray(x))
             for name, (label, x) in zip(names, named, strict=True)
         ]
 
@@ -254,19 +254,21 @@ class Inputs(NamedTuple):
         return Inputs(State(q, v, w), eqx.combine(parts, static))
 
 
-def time_fields(times: Times, saved) -> list[Field]:
+def time_fields(times: Times, saved) -> list[StructureField]:
     """Times as numbers that a run takes."""
     if times.grid is None:
         ends = ("t0", "start [s]", times.start), ("t1", "end [s]", times.end)
-        fields = [Field(name, about, (), x) for name, about, x in ends]
+        fields = [StructureField(name, about, (), x) for name, about, x in ends]
     else:
         grid = np.asarray(times.grid)
-        fields = [Field("grid", "ends of the steps [s]", grid.shape, grid)]
+        fields = [StructureField("grid", "ends of the steps [s]", grid.shape, grid)]
     if times.first_step is not None:
-        fields.append(Field("dt0", "first step [s]", (), times.first_step))
+        fields.append(StructureField("dt0", "first step [s]", (), times.first_step))
     if saved is not None and np.size(saved):
         saved = np.asarray(saved)
-        fields.append(Field("saved", "times that are saved [s], in order", saved.shape, saved))
+        fields.append(
+            StructureField("saved", "times that are saved [s], in order", saved.shape, saved)
+        )
     return fields
 
 
@@ -296,9 +298,9 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
     names = (*_STATE, *quantities)
     try:
         begin = _begin(inputs, plan, method)
-        read_end = _reading("read_end", names, plan, None)
+        read_end = _row_program("read_end", names, plan, None)
         between = projection is not None and plan.saving.times
-        read_row = _reading("read_row", names, plan, projection) if between else read_end
+        read_row = _row_program("read_row", names, plan, projection) if between else read_end
     except UnsupportedOperationError as error:
         raise backends.UnsuitedError(
             f"the start or the states of {type(formulation).__name__} cannot be computed by a "
@@ -306,7 +308,7 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
         ) from None
     given = time_fields(times, sub.ts if plan.saving.times else None)
     shapes = jax.eval_shape(lambda *x: _read(names, plan, None, *x), *_of_a_state(plan))
-    states = [Field(x, _READ[x][0], y.shape) for x, y in zip(names, shapes, strict=True)]
+    states = [StructureField(x, _READ[x][0], y.shape) for x, y in zip(names, shapes, strict=True)]
     interface = Interface(
         name, np.dtype(plan.dtype), structure("inputs", inputs.fields()),
         structure("times", given), structure("state", states), plan.rows,
@@ -363,7 +365,7 @@ def _read(names, plan: KernelPlan, projection, t, y, *parameters) -> list[jax.Ar
     return [x[0] if len(x) == 1 else jnp.concatenate([y.ravel() for y in x]) for x in each]
 
 
-def _reading(name: str, names, plan: KernelPlan, projection):
+def _row_program(name: str, names, plan: KernelPlan, projection):
     """The same as a program of a kernel; `None` where quantities are what is integrated."""
     from jaxdae.kernels.tracing.subprograms import Subprogram
     from jaxdae.kernels.tracing.trace import scalarize

@@ -1,4 +1,4 @@
-"""The contract of a formulation: what it offers and needs, its equations, what it says of a run."""
+"""The contract of a formulation: its capabilities, its equations, what it says of a run."""
 
 import abc
 from collections.abc import Callable
@@ -64,7 +64,7 @@ class AbstractFormulation(Module):
     @property
     @abc.abstractmethod
     def capabilities(self) -> Capabilities:
-        """What the formulation offers and needs."""
+        """What the formulation needs, and what it is capable of."""
 
     @abc.abstractmethod
     def init(self, system: System, t, state: State, like: PyTree | None = None) -> PyTree:
@@ -142,12 +142,12 @@ class AbstractFormulation(Module):
 
     def check(self, system: System, state: State) -> None:
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
-        (m, r), offered = constraint_counts(system, state), self.capabilities
+        (m, r), capabilities = constraint_counts(system, state), self.capabilities
         if not self.takes_rates:
             refuse_rates(system, type(self).__name__)
-        check_stabilization(offered.stabilization, m, r, state.q)
-        if offered.weight is not None:
-            check_size("alpha", offered.weight, m + r, "constraints")
+        check_stabilization(capabilities.stabilization, m, r, state.q)
+        if capabilities.weight is not None:
+            check_size("alpha", capabilities.weight, m + r, "constraints")
         self.examination.declaration(system, state)
 
     def check_parts(self) -> None:

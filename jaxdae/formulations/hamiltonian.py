@@ -63,13 +63,13 @@ class Hamiltonian(AbstractFormulation):
     solve: AbstractSaddlePointSolve = AutomaticSolve()
 
     def __check_init__(self):
-        offered = self.solve.capabilities
-        if not offered.arrays:
+        capabilities = self.solve.capabilities
+        if not capabilities.arrays:
             raise ValueError(
                 f"Hamiltonian takes matrices as arrays, {type(self.solve).__name__} has none; use "
                 f"Multipliers(..., solve={type(self.solve).__name__}())."
             )
-        if not offered.regular_mass:
+        if not capabilities.regular_mass:
             raise ValueError(
                 f"Hamiltonian cannot use {type(self.solve).__name__}: where the mass matrix is "
                 "singular the momenta do not determine the velocities. Leave solve out, or "
@@ -78,8 +78,8 @@ class Hamiltonian(AbstractFormulation):
 
     @property
     def capabilities(self):
-        offered = self.solve.capabilities
-        return offered._replace(stabilization=self.stabilization, finds_reaction_forces=False)
+        capabilities = self.solve.capabilities
+        return capabilities._replace(stabilization=self.stabilization, finds_reaction_forces=False)
 
     def init(self, system, t, state, like=None):
         del like

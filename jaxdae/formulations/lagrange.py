@@ -90,8 +90,8 @@ class Multipliers(AbstractLagrangeFormulation):
 
     @property
     def capabilities(self):
-        offered = self.solve.capabilities
-        return offered._replace(stabilization=self.stabilization, plain_state=True)
+        capabilities = self.solve.capabilities
+        return capabilities._replace(stabilization=self.stabilization, plain_state=True)
 
     @property
     def examination(self):

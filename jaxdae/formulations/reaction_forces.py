@@ -35,7 +35,7 @@ class ReactionLaw(NamedTuple):
     none: Float[Array, " c"]
 
 
-class Solution(NamedTuple):
+class ReactionSolution(NamedTuple):
     """Accelerations and multipliers, and whether they are determined.
 
     Args:
@@ -76,7 +76,7 @@ def accelerate_with(law: ReactionLaw, d: Dynamics, rhs):
     return jnp.where(good, result.a, jnp.nan), jnp.where(good, result.lam, jnp.nan)
 
 
-def solve_together(law: ReactionLaw, d: Dynamics, rhs) -> Solution:
+def solve_together(law: ReactionLaw, d: Dynamics, rhs) -> ReactionSolution:
     """Newton's method from the multipliers without these forces; exact at once for affine ones."""
     solved = solve_positive_definite(d.mass, jnp.concatenate([d.jac.T, d.force[:, None]], axis=1))
     mobility, free = solved[:, :-1], solved[:, -1]
@@ -97,7 +97,7 @@ def solve_together(law: ReactionLaw, d: Dynamics, rhs) -> Solution:
         lam = newton(before)
     change, size = jnp.max(jnp.abs(lam - before)), jnp.max(jnp.abs(lam)) + jnp.max(jnp.abs(start))
     a = free + solve_positive_definite(d.mass, law.force(lam)) - mobility @ lam
-    return Solution(
+    return ReactionSolution(
         a, lam, _margin(residual, response, lam), change <= jnp.finfo(lam.dtype).eps ** 0.5 * size
     )
 
@@ -149,7 +149,7 @@ def why_undetermined(system: System, t, y: State, *, wanted_rate, nearly=False) 
 
 
 @jit
-def _at(system, t, y, wanted_rate) -> tuple[Solution, Array] | None:
+def _at(system, t, y, wanted_rate) -> tuple[ReactionSolution, Array] | None:
     """The solution at a state, and whether the forces are finite there."""
     law = reaction_law(system, t, y, None)
     if law is None:

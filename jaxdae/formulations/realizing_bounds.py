@@ -209,7 +209,7 @@ def deviation_power(law: Law, bound: Magnitude, psi_dot, t=0.0, q=None, v=None):
     opposite sign, and is never positive for a law within the bound, whatever the motion.
 
     Args:
-        law: the law to judge.
+        law: the law to examine.
         bound: bound of the sign law, scalar or `(c,)`.
         psi_dot: constraint functions, shape `(c,)`.
         t: time [s].

@@ -19,7 +19,7 @@ class Channel(Module):
     Args:
         reading: maps a `Trajectory` to one number at each of its times, shape `(times,)`; such as
             `lambda run: run.q[:, 0]`. Traceable.
-        unit: of the readings, for tables and plots.
+        unit: of these numbers, for tables and plots.
     """
 
     reading: Callable[[Trajectory], Float[Array, " times"]]

@@ -10,9 +10,15 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxdae.diagnosis.findings import Finding
-from jaxdae.diagnosis.passages import curve, Passage, passages_along, passages_found, RANK
+from jaxdae.diagnosis.singularities import (
+    curve,
+    near_singularities_along,
+    NearSingularity,
+    RANK,
+    singularity_finding,
+)
 from jaxdae.identification.data import Experiment, label
-from jaxdae.identification.fit import names_of, Readings, Runs
+from jaxdae.identification.fit import names_of, Predictions, Runs
 from jaxdae.identification.uncertainty import NEGLIGIBLE, Sensitivity
 from jaxdae.reprs import shown
 from jaxdae.systems import State
@@ -63,7 +69,7 @@ class Opening(NamedTuple):
     distance: float
 
 
-class SingularPassage(NamedTuple):
+class SingularPositions(NamedTuple):
     """Singular positions that the run of an experiment passes.
 
     Args:
@@ -164,7 +170,7 @@ def findings_of(result) -> Iterator[Finding]:
             f"{listed}. Check them, or give UnknownStart(state).",
             max(far.values()),
         )
-    yield from (x for x in map(_of_passage, result.singular_passages) if x is not None)
+    yield from (x for x in map(_of_singular_positions, result.singular_positions) if x is not None)
 
 
 def _listed(numbers: dict[str, float]) -> str:
@@ -240,22 +246,22 @@ def autocorrelation(result) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _of_passage(passage: SingularPassage) -> Finding | None:
+def _of_singular_positions(singular: SingularPositions) -> Finding | None:
     """What a singular position on the way makes of an estimate."""
-    guessed = ", with the first guess of the parameters," if passage.guessed else ""
-    where = f"the run of experiment {passage.experiment}{guessed}"
+    guessed = ", with the first guess of the parameters," if singular.guessed else ""
+    where = f"the run of experiment {singular.experiment}{guessed}"
     positions = (
-        f"passes singular positions, at t = {', '.join(f'{t:.6g}' for t in passage.times[:5])} s"
+        f"passes singular positions, at t = {', '.join(f'{t:.6g}' for t in singular.times[:5])} s"
     )
-    refused = passage.refused and passage.refused.replace("the run", where, 1)
-    if passage.openings:
+    refused = singular.refused and singular.refused.replace("the run", where, 1)
+    if singular.openings:
         changes = " and ".join(
             f"{x.name} by {x.change:.3g} moves them {x.distance:.3g} apart"
-            for x in passage.openings
+            for x in singular.openings
         )
         message = (
             f"{f'{refused} It' if refused else where} {positions}, where constraints "
-            f"({', '.join(map(repr, passage.constraints))}) meet only with these parameters: a "
+            f"({', '.join(map(repr, singular.constraints))}) meet only with these parameters: a "
             f"change of {changes}, and the motion cannot cross there any more but turns into "
             "another branch. By such a parameter it has no derivative; estimate and standard error "
             "of it mean nothing. Write what keeps the position, links of equal length say, by one "
@@ -263,16 +269,16 @@ def _of_passage(passage: SingularPassage) -> Finding | None:
         )
     elif refused:
         message = refused
-    elif passage.fixed is None or passage.guessed:
+    elif singular.fixed is None or singular.guessed:
         return None
     else:
         message = (
-            f"{where} {positions}, as near as {passage.least:.2g}, with steps of "
-            f"{passage.fixed:.3g} s. Where a fixed step ends or has a stage next to one, "
+            f"{where} {positions}, as near as {singular.least:.2g}, with steps of "
+            f"{singular.fixed:.3g} s. Where a fixed step ends or has a stage next to one, "
             "derivatives are wrong by any factor, in some runs of a thousand; estimate and "
             "standard errors may be off. Leave dt out: adaptive steps keep values and derivatives."
         )
-    return Finding(message, passage.least, passage.times[0], passage.constraints)
+    return Finding(message, singular.least, singular.times[0], singular.constraints)
 
 
 def at_bounds(params: PyTree, errors: np.ndarray) -> tuple[str, ...]:
@@ -341,7 +347,7 @@ def _direction_in_words(direction: np.ndarray, names: Sequence[str], scales: np.
     return f"{listed} enter {how}: the direction {terms} changes no channel"
 
 
-class _Place(NamedTuple):
+class _SingularPosition(NamedTuple):
     """A singular position.
 
     Args:
@@ -361,9 +367,9 @@ class _Place(NamedTuple):
         return np.flatnonzero(np.abs(self.combination) > _PART)
 
 
-def singular_passages(
-    task, x, made: Sequence[Readings], names: Sequence[str], experiments: Sequence[Experiment]
-) -> tuple[SingularPassage, ...]:
+def singular_positions(
+    task, x, made: Sequence[Predictions], names: Sequence[str], experiments: Sequence[Experiment]
+) -> tuple[SingularPositions, ...]:
     """Singular positions that runs pass with the unknowns `x`, with which they are as `made`.
 
     Between samples that are more than about a radian of the motion apart nothing is looked for.
@@ -371,8 +377,8 @@ def singular_passages(
     found = []
     for number, run, one in task.intervals:
         batch = task.fit.batches[number]
-        member, readings = (batch.member(tree, run) for tree in (batch.runs, made[number]))
-        rows = _rows(member, readings, one.at.size)
+        member, predictions = (batch.member(tree, run) for tree in (batch.runs, made[number]))
+        rows = _rows(member, predictions, one.at.size)
         result = _of_run(task, x, member.given, rows, names)
         if result is not None:
             name = label(one.experiment, experiments[one.experiment])
@@ -381,31 +387,31 @@ def singular_passages(
     return tuple(found)
 
 
-def _rows(member: Runs, readings: Readings, count: int) -> tuple[np.ndarray, State]:
+def _rows(member: Runs, predictions: Predictions, count: int) -> tuple[np.ndarray, State]:
     """Times and states of a run, the start first."""
-    first, states = jax.device_get((readings.first, readings.states))
+    first, states = jax.device_get((predictions.first, predictions.states))
     ts = np.append(np.asarray(member.start), np.asarray(member.samples)[:count])
     join = lambda a, b: np.concatenate([a[None], b[:count]])  # noqa: E731
     return ts, jax.tree.map(join, first, states)
 
 
-def _of_run(task, x, given, rows, names) -> SingularPassage | None:
+def _of_run(task, x, given, rows, names) -> SingularPositions | None:
     fit = task.fit
     system, formulation, _ = fit.model.parts(fit.params(x), given)
     ts, states = rows
     if not all(np.isfinite(a).all() for a in jax.tree.leaves(states)):
         return None
-    passages, typical = passages_along(system, formulation, ts, states)
-    if not passages:
+    near, typical = near_singularities_along(system, formulation, ts, states)
+    if not near:
         return None
     passes = formulation.capabilities.passes_singular_positions
-    lowest = min(passages, key=lambda p: p.value)
-    found = None if passes else passages_found(formulation, passages, typical)
+    lowest = min(near, key=lambda p: p.value)
+    found = None if passes else singularity_finding(formulation, near, typical)
     nearness = lowest.value / typical
     place = _place(system, lowest, ts, states)
-    return SingularPassage(
+    return SingularPositions(
         experiment="",
-        times=tuple(p.time for p in passages),
+        times=tuple(p.time for p in near),
         least=nearness,
         refused=None if found is None else found.message,
         fixed=fit.model.settings.fixed_step,
@@ -414,16 +420,16 @@ def _of_run(task, x, given, rows, names) -> SingularPassage | None:
     )
 
 
-def _place(system, passage: Passage, ts, states: State) -> _Place:
+def _place(system, near: NearSingularity, ts, states: State) -> _SingularPosition:
     """Where a run passes a singular position."""
-    i = np.atleast_1d(np.clip(np.searchsorted(ts, passage.time) - 1, 0, ts.size - 2))
-    s = (passage.time - ts[i])[:, None] / (ts[i + 1] - ts[i])[:, None]
+    i = np.atleast_1d(np.clip(np.searchsorted(ts, near.time) - 1, 0, ts.size - 2))
+    s = (near.time - ts[i])[:, None] / (ts[i + 1] - ts[i])[:, None]
     _, q, _ = curve(np, ts, states.q, states.v, i, s)
     rows = jax.jacfwd(system.position_constraints, argnums=1)
     before, there = (np.asarray(rows(t, jnp.asarray(x))) for t, x in (
-        (ts[0], states.q[0]), (passage.time, q[0, 0]),
+        (ts[0], states.q[0]), (near.time, q[0, 0]),
     ))  # fmt: skip
-    return _Place(passage.time, jnp.asarray(q[0, 0]), _combination(before, there))
+    return _SingularPosition(near.time, jnp.asarray(q[0, 0]), _combination(before, there))
 
 
 def _combination(before: np.ndarray, there: np.ndarray) -> np.ndarray:
@@ -439,7 +445,9 @@ def _combination(before: np.ndarray, there: np.ndarray) -> np.ndarray:
     return combination / np.linalg.norm(combination)
 
 
-def _openings(fit, x, given, place: _Place, nearness: float, names) -> tuple[Opening, ...]:
+def _openings(
+    fit, x, given, place: _SingularPosition, nearness: float, names
+) -> tuple[Opening, ...]:
     r"""Unknowns with which a singular position vanishes.
 
     The configurations next to a position with `y^T J = 0` are those of `y^T phi(q, p) = 0`, a form

@@ -181,7 +181,7 @@ class Batch(Module):
         return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, tree)
 
 
-class Readings(NamedTuple):
+class Predictions(NamedTuple):
     """What the model says of the runs of a batch.
 
     Args:
@@ -195,7 +195,7 @@ class Readings(NamedTuple):
     states: State
 
 
-class Model(Module):
+class MeasurementModel(Module):
     """From parameters to what the channels show.
 
     Args:
@@ -229,7 +229,7 @@ class Model(Module):
             )
         return system, formulation, controller if own is None else own
 
-    def readings(self, params, batch: Batch, z: Float[Array, "runs d"]) -> Readings:
+    def predictions(self, params, batch: Batch, z: Float[Array, "runs d"]) -> Predictions:
         """Channels and states of all runs of a batch, whose starts have the coordinates `z`."""
 
         def one(member: Runs, z):
@@ -242,7 +242,7 @@ class Model(Module):
             values = jnp.stack([_read(self.channels[c], trajectory) for c in batch.channels])
             # Fixed steps may go on past the end of a run, and fail there.
             values = jnp.where(jnp.isfinite(trajectory.ts), values, jnp.nan)
-            return Readings(values, state, trajectory.states)
+            return Predictions(values, state, trajectory.states)
 
         return eqx.filter_vmap(one)(batch.runs, z)
 
@@ -314,7 +314,7 @@ class Fit(Module):
         priors: what is known of parameters beforehand.
     """
 
-    model: Model
+    model: MeasurementModel
     frozen: PyTree
     like: PyTree
     batches: tuple[Batch, ...]
@@ -343,10 +343,10 @@ class Fit(Module):
         starts = [jnp.zeros(b.runs.prior.shape[:2]) for b in self.batches]
         return Samples([b.values for b in self.batches], starts, self.priors.means)
 
-    def readings(self, x: Float[Array, " p"]) -> list[Readings]:
+    def predictions(self, x: Float[Array, " p"]) -> list[Predictions]:
         """What the model says of every batch."""
         params, made = self.params(x), zip(self.batches, self.split(x)[1], strict=True)
-        return [self.model.readings(params, batch, z) for batch, z in made]
+        return [self.model.predictions(params, batch, z) for batch, z in made]
 
     def residuals(
         self, x: Float[Array, " p"], values: Samples, noise: Float[Array, " channels"], weight=1.0
@@ -359,7 +359,7 @@ class Fit(Module):
             noise: standard deviation of channels whose noise is not known, one for the others.
             weight: of the gaps between intervals, in units of the motion's size.
         """
-        starts, made, parts = self.split(x)[1], self.readings(x), []
+        starts, made, parts = self.split(x)[1], self.predictions(x), []
         for i, (batch, z, found) in enumerate(zip(self.batches, starts, made, strict=True)):
             scale = noise[jnp.asarray(batch.channels)][:, None]
             parts.append((found.values - values.channels[i]) * batch.weights / scale)
@@ -369,7 +369,7 @@ class Fit(Module):
         parts.append(weight * self._gaps(made))  # last, so that they can be left out
         return jnp.concatenate([p.ravel() for p in parts])
 
-    def _gaps(self, made: list[Readings]) -> Float[Array, "joints d"]:
+    def _gaps(self, made: list[Predictions]) -> Float[Array, "joints d"]:
         """Gaps between the end of an interval and the start of the next."""
         if not self.joints.shape[0]:
             return jnp.zeros((0, 0))

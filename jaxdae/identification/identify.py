@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxdae.identification.data import Channel, check_data, Experiment, label, Prior
-from jaxdae.identification.fit import Model, raw_names_of, Settings
+from jaxdae.identification.fit import MeasurementModel, raw_names_of, Settings
 from jaxdae.identification.least_squares import Ended, estimate, repeated
 from jaxdae.identification.preparation import guesses, prepared, usable
 from jaxdae.identification.report import Identification, identification
@@ -113,7 +113,7 @@ def identify(
     _check_step(dt, experiments)
     settings = Settings(dt, solver, stepsize_controller, max_steps, backend)
     with heard():
-        model = Model(build, tuple(x.reading for x in channels.values()), settings)
+        model = MeasurementModel(build, tuple(x.reading for x in channels.values()), settings)
         task = prepared(model, params, experiments, channels, intervals, priors)
         key = jax.random.key(0) if key is None else key
         first = guesses(task, params, starts, spread, key)
@@ -122,7 +122,7 @@ def identify(
         with tqdm(total=steps, disable=not progress, unit="step") as bar:
             ended = estimate(
                 task.fit, first, values, task.counts, steps=steps,
-                watch=lambda taken: bar.update(int(taken.max()) - bar.n),
+                callback=lambda taken: bar.update(int(taken.max()) - bar.n),
             )  # fmt: skip
     best = _best(ended, task.counts)
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)

@@ -100,7 +100,7 @@ class Ended(NamedTuple):
 
 def estimate(
     fit: Fit, x, values: Samples, counts: Counts, *, steps: int,
-    watch: Callable[[np.ndarray], Any] = lambda _: None,
+    callback: Callable[[np.ndarray], Any] = lambda _: None,
 ) -> Ended:  # fmt: skip
     """Fit a batch of data sets.
 
@@ -113,7 +113,7 @@ def estimate(
         values: what was measured in every fit, leading axis `fits`.
         counts: how much there is.
         steps: largest number of steps of each fit, in all rounds together.
-        watch: called after each step with the number of steps of each fit.
+        callback: called after each step with the number of steps of each fit.
     """
     many, single = x.shape[0], fit.joints.shape[0] == 0
     stages = (0.0,) if single else _WEIGHTS
@@ -126,7 +126,7 @@ def estimate(
         data = data._replace(noise=cast(noise), weight=cast(stages[stage]))
         before = np.asarray(data.noise, float)
         left = np.minimum(steps - total, steps if single else _STEPS_OF_ROUND)
-        x, taken = _minimize(fit, data, x, left, lambda n, before=total: watch(before + n))
+        x, taken = _minimize(fit, data, x, left, lambda n, before=total: callback(before + n))
         total, spent = total + taken, total + taken >= steps
         if not single and not np.all(_minimum(fit, x, *linearized(fit, x, data))[0] | spent):
             continue
@@ -204,7 +204,7 @@ def _along(base, directions, y):
     return base + jax.vmap(jnp.matmul)(directions, y)
 
 
-def _minimize(fit: Fit, data: Data, x, steps: np.ndarray, watch: Callable) -> tuple[Any, Any]:
+def _minimize(fit: Fit, data: Data, x, steps: np.ndarray, callback: Callable) -> tuple[Any, Any]:
     """Unknowns after steps of a round, and how many: as many as are given at most, or to minima.
 
     Steps are made in well-conditioned unknowns, `x + directions @ y`.
@@ -225,7 +225,7 @@ def _minimize(fit: Fit, data: Data, x, steps: np.ndarray, watch: Callable) -> tu
         ended = _expected_decrease(value, slope, free) <= _TOLERANCE[str(slope.dtype)] ** 2
         ended &= np.asarray(progress.refused) == 0
         progress = progress._replace(done=progress.done | (ended & ~rests))
-        watch(np.asarray(progress.steps))
+        callback(np.asarray(progress.steps))
     return _along(x, directions, progress.y), np.asarray(progress.steps)
 
 

@@ -262,7 +262,7 @@ def repetitions(
 @eqx.filter_jit
 def _simulated(fit: Fit, x, noise, keys) -> Samples:
     """What the fitted model gives with new noise, for each key."""
-    made, starts, expected = fit.readings(x), fit.split(x)[1], fit.values(x)[fit.priors.entries]
+    made, starts, expected = fit.predictions(x), fit.split(x)[1], fit.values(x)[fit.priors.entries]
 
     def one(key):
         channels, guesses = [], []

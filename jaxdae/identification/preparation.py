@@ -18,10 +18,10 @@ from jaxdae.identification.data import Channel, Experiment, label, Prior, Unknow
 from jaxdae.identification.fit import (
     Batch,
     Fit,
-    Model,
+    MeasurementModel,
     names_of,
+    Predictions,
     priors_of,
-    Readings,
     Runs,
     values_of,
 )
@@ -139,18 +139,18 @@ class Task(NamedTuple):
         groups = enumerate(self.groups)
         return [(b, run, one) for b, group in groups for run, one in enumerate(group)]
 
-    def made(self, x) -> list[Readings]:
+    def made(self, x) -> list[Predictions]:
         """What the model says with some unknowns."""
-        return _readings(self.fit, x)
+        return _predictions(self.fit, x)
 
 
 @eqx.filter_jit
-def _readings(fit: Fit, x) -> list[Readings]:
-    return fit.readings(x)
+def _predictions(fit: Fit, x) -> list[Predictions]:
+    return fit.predictions(x)
 
 
 def prepared(
-    model: Model,
+    model: MeasurementModel,
     params: PyTree,
     experiments: Sequence[Experiment],
     channels: Mapping[str, Channel],
@@ -330,7 +330,12 @@ def _direction_name(column: np.ndarray, labels: list[str]) -> str:
 
 
 def groups_of(
-    model: Model, params: Callable, trained: Any, experiments: Sequence[Experiment], channels, count
+    model: MeasurementModel,
+    params: Callable,
+    trained: Any,
+    experiments: Sequence[Experiment],
+    channels,
+    count,
 ) -> list[list[Piece]]:
     """Intervals of all experiments, `count` of each, in groups of one kind."""
     groups: list[list[Piece]] = []
@@ -344,7 +349,9 @@ def groups_of(
     return groups
 
 
-def _intervals(model: Model, params, trained, i, experiment: Experiment, channels, count: int):
+def _intervals(
+    model: MeasurementModel, params, trained, i, experiment: Experiment, channels, count: int
+):
     """Intervals of an experiment, each with about as many samples; they meet at samples."""
     ts, t0, name = experiment.ts, float(experiment.t0), label(i, experiment)
     if not ts[-1] > t0:

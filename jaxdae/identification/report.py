@@ -15,10 +15,10 @@ from jaxdae.identification.findings import (
     at_bounds,
     findings_of,
     open_directions,
-    singular_passages,
-    SingularPassage,
+    singular_positions,
+    SingularPositions,
 )
-from jaxdae.identification.fit import names_of, raw_names_of, Readings, values_of
+from jaxdae.identification.fit import names_of, Predictions, raw_names_of, values_of
 from jaxdae.identification.least_squares import (
     Data,
     Ended,
@@ -103,7 +103,7 @@ class Identification:
         start_errors: standard errors of the independent coordinates of unknown starts, by name.
         data: channels of each experiment beside the model, by name.
         gap: largest gap between intervals of a divided record, as a part of the motion's size.
-        singular_passages: singular positions that runs pass with the estimate, or else with the
+        singular_positions: singular positions that runs pass with the estimate, or else with the
             first guess.
         steps: of the method, taken or refused.
         stop_reason: "converged"; "bound" where it has converged with a parameter at a bound of its
@@ -134,7 +134,7 @@ class Identification:
     start_errors: Mapping[str, float]
     data: tuple[Mapping[str, FittedChannel], ...]
     gap: float
-    singular_passages: tuple[SingularPassage, ...]
+    singular_positions: tuple[SingularPositions, ...]
     steps: int
     stop_reason: str
     wall_seconds: float
@@ -295,7 +295,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         ),
         data=data,
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
-        singular_passages=_passages(task, x, raw_names_of(params), experiments),
+        singular_positions=_singularities(task, x, raw_names_of(params), experiments),
         steps=int(ended.steps),
         stop_reason=_stop_reason(ended),
         wall_seconds=0.0,
@@ -303,9 +303,9 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
     )
 
 
-def _passages(task: Task, x, names, experiments) -> tuple[SingularPassage, ...]:
+def _singularities(task: Task, x, names, experiments) -> tuple[SingularPositions, ...]:
     """With the estimate, or else with the guess: a fit may lose what vanishes with a parameter."""
-    passed = lambda x: singular_passages(task, x, task.made(x), names, experiments)  # noqa: E731
+    passed = lambda x: singular_positions(task, x, task.made(x), names, experiments)  # noqa: E731
     return passed(x) or tuple(one._replace(guessed=True) for one in passed(task.x))
 
 
@@ -343,7 +343,7 @@ def _noise(task: Task, ended: Ended) -> dict[str, float]:
     return levels
 
 
-def _data(task: Task, made: list[Readings], ended: Ended, experiments: Sequence[Experiment]):
+def _data(task: Task, made: list[Predictions], ended: Ended, experiments: Sequence[Experiment]):
     """Samples beside the model, by experiment and channel."""
     channels = tuple(task.channels)
     model = [{n: np.full(e.ts.shape, np.nan) for n in e.measurements} for e in experiments]

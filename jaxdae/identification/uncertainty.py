@@ -213,7 +213,7 @@ def _squares_by_channel(fit: Fit, x, values: Samples) -> Float[Array, "fits chan
 
     def one(x, values):
         total = jnp.zeros(len(fit.model.channels), x.dtype)
-        made = zip(fit.batches, fit.readings(x), values.channels, strict=True)
+        made = zip(fit.batches, fit.predictions(x), values.channels, strict=True)
         for batch, found, measured in made:
             squares = ((found.values - measured) * batch.weights) ** 2
             total = total.at[jnp.asarray(batch.channels)].add(squares.sum(axis=(0, 2)))

@@ -68,7 +68,7 @@ def _on_face(matrix, linear, bound, sides):
 def _is_optimal(matrix, linear, bound, sides):
     x = _on_face(matrix, linear, bound, sides)
     slope = matrix @ x + linear
-    # Conditions are judged to the round-off of what they are sums of.
+    # Conditions are tested to the round-off of what they are sums of.
     slack = 100 * jnp.finfo(x.dtype).eps
     inside = jnp.abs(x) <= bound * (1 + slack)
     size = jnp.abs(matrix) @ jnp.abs(x) + jnp.abs(linear)

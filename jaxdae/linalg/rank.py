@@ -9,7 +9,7 @@ _NO_WEIGHT = 1e-6
 
 
 class NumericalRank(NamedTuple):
-    """Rank of a matrix, judged with its rows scaled to unit length.
+    """Rank of a matrix, determined with its rows scaled to unit length.
 
     Args:
         rank: number of singular values that count as nonzero.

@@ -27,7 +27,7 @@ SADDLE_POINT = "solve_saddle_point"
 
 
 class Capabilities(NamedTuple):
-    """What a formulation or a solve needs, and what it offers.
+    """What a formulation or a solve needs, and what it is capable of.
 
     Args:
         independent_constraints: needs `J` of full row rank at every state.
@@ -61,7 +61,7 @@ class AbstractSolve(Module):
     @property
     @abc.abstractmethod
     def capabilities(self) -> Capabilities:
-        """What must hold of `M` and `J`, and what it offers."""
+        """What must hold of `M` and `J`, and what it is capable of."""
 
     @property
     def examination(self) -> Any:
@@ -234,7 +234,7 @@ class MinimumNormSolve(AbstractSaddlePointSolve):
             position take about 1e-3: next to it residuals enter the acceleration divided by the
             least singular value. It must be above the violations where constraints are dependent.
         rank: of `J`, an integer; `simulate` finds it. Where a policy without `rcond` and
-            `rank` is called by itself, it judges the `J` that it is given, with the 2/3 power of
+            `rank` is called by itself, it finds that of the `J` given, with the 2/3 power of
             the machine epsilon for a threshold.
 
     Raises:

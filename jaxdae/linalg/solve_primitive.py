@@ -15,7 +15,7 @@ from jax.interpreters import batching, mlir
 from jaxdae.derivatives.primitives import results, varying_together
 
 
-class Batch(NamedTuple):
+class BatchAxes(NamedTuple):
     """Axes of a batch, which stand before those of one system.
 
     Args:
@@ -30,10 +30,10 @@ class Batch(NamedTuple):
         """Shape of an argument of one system."""
         return shape[sum(self.present[number]) :]
 
-    def with_axis(self, size: int, present: tuple[bool, ...]) -> "Batch":
+    def with_axis(self, size: int, present: tuple[bool, ...]) -> "BatchAxes":
         """The batch with one more axis, the outermost."""
         pairs = zip(present, self.present, strict=True)
-        return Batch((size, *self.sizes), tuple((new, *old) for new, old in pairs))
+        return BatchAxes((size, *self.sizes), tuple((new, *old) for new, old in pairs))
 
 
 def solve_primitive(name: str, solve: Callable, sides: int) -> Callable:
@@ -49,13 +49,13 @@ def solve_primitive(name: str, solve: Callable, sides: int) -> Callable:
 
     Returns:
         A function of the same arguments. In a traced program the primitive has one parameter,
-        `batch`, a `Batch`.
+        `batch`, of `BatchAxes`.
     """
     primitive = jex.Primitive(name)
     primitive.multiple_results = True
 
     @cache
-    def compiled(batch: Batch):
+    def compiled(batch: BatchAxes):
         mapped = solve
         for present in reversed(list(zip(*batch.present, strict=True))):
             mapped = jax.vmap(mapped, tuple(0 if x else None for x in present))
@@ -63,17 +63,17 @@ def solve_primitive(name: str, solve: Callable, sides: int) -> Callable:
         return jax.jit(mapped)
 
     @primitive.def_impl
-    def apply(*arguments, batch: Batch):
+    def apply(*arguments, batch: BatchAxes):
         return compiled(batch)(*arguments)
 
     @primitive.def_abstract_eval
-    def shapes(*arguments, batch: Batch):
+    def shapes(*arguments, batch: BatchAxes):
         first = len(arguments) - sides
         cores = (batch.core(i, arguments[i].shape) for i in range(first, len(arguments)))
         dtype = jnp.result_type(*(x.dtype for x in arguments))
         return results([(*batch.sizes, *x) for x in cores], dtype, arguments)
 
-    def batched(arguments, axes, *, batch: Batch):
+    def batched(arguments, axes, *, batch: BatchAxes):
         has = tuple(x is not None for x in axes)
         size = next(x.shape[a] for x, a in zip(arguments, axes, strict=True) if a is not None)
         moved = [
@@ -84,5 +84,5 @@ def solve_primitive(name: str, solve: Callable, sides: int) -> Callable:
     mlir.register_lowering(primitive, mlir.lower_fun(apply, multiple_results=True))
     batching.primitive_batchers[primitive] = batched
     return lambda *arguments: primitive.bind(
-        *varying_together(arguments), batch=Batch((), ((),) * len(arguments))
+        *varying_together(arguments), batch=BatchAxes((), ((),) * len(arguments))
     )

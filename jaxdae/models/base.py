@@ -76,7 +76,7 @@ class ConstraintStudy:
         longer: end time of the check over a longer time [s]; `None` for a fifth more.
         beyond: end time past a place where the formulation is known to end [s], or `None`.
         time_scale: joins violations of positions and velocities [s]; `None` for two steps, the
-            longest that is judged: what a rate makes of the position in one of them.
+            longest that is considered: what a rate makes of the position in one of them.
         first_gains: what the first gains are called, where somebody's.
     """
 

@@ -16,12 +16,12 @@ from tqdm import tqdm
 
 from jaxdae.interruptions import heard
 from jaxdae.parallel import processes
-from jaxdae.parallel.members import Members, split
+from jaxdae.parallel.members import split, SplitCall
 from jaxdae.parallel.processes import BatchError
 from jaxdae.parallel.program import (
     AXIS,
+    DeviceLayout,
     fingerprint,
-    Layout,
     place_shared,
     run_block,
     start_chunk,
@@ -29,7 +29,7 @@ from jaxdae.parallel.program import (
 from jaxdae.storage.batches import result_names, Store
 
 
-class Memory:
+class InMemoryStore:
     """Takes the results of one batch.
 
     Args:
@@ -187,7 +187,7 @@ def map_batch(
         compared = directory is not None or jax.process_count() > 1
         here = fingerprint(members, layout) if compared else {}
         if directory is None:
-            results = Memory(members.total, leaves)
+            results = InMemoryStore(members.total, leaves)
         else:
             results = Store(directory, here, result_names(shapes))
         with contextlib.closing(results):
@@ -201,7 +201,7 @@ def map_batch(
 
 
 def _compute(
-    members: Members, layout: Layout, chunks, results: Memory | Store, progress: bool
+    members: SplitCall, layout: DeviceLayout, chunks, results: InMemoryStore | Store, progress: bool
 ) -> None:
     """All chunks of this process; the next is computed while one is put away."""
     members, local = place_shared(members, layout), processes.local_chunks(chunks)
@@ -229,9 +229,9 @@ def _compute(
             raise
 
 
-def _complete(results: Memory | Store) -> list[np.ndarray]:
+def _complete(results: InMemoryStore | Store) -> list[np.ndarray]:
     """The results of all processes, when all have done their share."""
-    if isinstance(results, Memory):
+    if isinstance(results, InMemoryStore):
         return results.complete()
     if processes.first_process():
         results.complete()
@@ -248,7 +248,7 @@ def _bar(total: int, local, chunks, progress: bool) -> tqdm:
 
 
 @contextlib.contextmanager
-def _in_words(start: int, stop: int, results: Memory | Store):
+def _in_words(start: int, stop: int, results: InMemoryStore | Store):
     """What happened to which members, what to do, and what is kept."""
     try:
         yield
@@ -274,7 +274,7 @@ def _text(error: Exception) -> str:
     return text if message is None else message[1]
 
 
-def _chunks(layout: Layout, finished: list) -> list[tuple[int, int]]:
+def _chunks(layout: DeviceLayout, finished: list) -> list[tuple[int, int]]:
     """First members, and members after the last, of the chunks that are to be computed."""
     missing = np.ones(-(-layout.members // layout.block), bool)
     for start, stop in finished:
@@ -287,7 +287,7 @@ def _chunks(layout: Layout, finished: list) -> list[tuple[int, int]]:
     ]
 
 
-def _layout(members: int, block_size, chunk_size, devices) -> Layout:
+def _layout(members: int, block_size, chunk_size, devices) -> DeviceLayout:
     devices = jax.local_devices() if devices is None else list(devices)
     if not devices:
         raise ValueError("devices is empty; give one at least, or None for all of this process.")
@@ -299,7 +299,7 @@ def _layout(members: int, block_size, chunk_size, devices) -> Layout:
     wanted = chunk_size or min(usual.slots * block * len(devices), share)
     # The first process decides: all must speak of the same chunks.
     blocks = processes.agree(lambda: -(-min(wanted, members) // block))
-    return Layout(members, block, blocks * block, Mesh(np.array(devices), (AXIS,)))
+    return DeviceLayout(members, block, blocks * block, Mesh(np.array(devices), (AXIS,)))
 
 
 def _check_size(name: str, size) -> None:

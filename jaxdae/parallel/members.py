@@ -22,7 +22,7 @@ class Call(NamedTuple):
     batch: PyTree
 
 
-class Members(NamedTuple):
+class SplitCall(NamedTuple):
     """A `Call` in three parts of its structure, each with `None` where it has no leaf.
 
     Args:
@@ -49,7 +49,7 @@ class _Keys(eqx.Module):
     kind: Any = eqx.field(static=True)
 
 
-def split(function: Callable, batch: PyTree, in_axes: PyTree) -> Members:
+def split(function: Callable, batch: PyTree, in_axes: PyTree) -> SplitCall:
     """Parts of a function and a batch.
 
     Args:
@@ -79,11 +79,11 @@ def split(function: Callable, batch: PyTree, in_axes: PyTree) -> Members:
         shared.append(_on_host(leaf, 0) if array and not varies else None)
         rest.append(None if array else leaf)
     mapped, shared, rest = (jax.tree.unflatten(structure, x) for x in (mapped, shared, rest))
-    return Members(mapped, shared, rest, _agreed(sizes))
+    return SplitCall(mapped, shared, rest, _agreed(sizes))
 
 
 def join(mapped: PyTree, shared: PyTree, rest: PyTree) -> Call:
-    """One member, put together from the parts of `Members`, `mapped` without their axis."""
+    """One member, put together from the parts of `SplitCall`, `mapped` without their axis."""
     is_keys = lambda x: isinstance(x, _Keys)  # noqa: E731
     wrap = lambda x: jax.random.wrap_key_data(x.data, impl=x.kind) if is_keys(x) else x  # noqa: E731
     arrays = (jax.tree.map(wrap, x, is_leaf=is_keys) for x in (mapped, shared))

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from jaxdae.kernels.llvm.machine_code import portable_names
-from jaxdae.parallel.members import join, Members
+from jaxdae.parallel.members import join, SplitCall
 from jaxdae.storage.fingerprints import digest, leaf_name, software
 
 AXIS = "devices"
@@ -20,7 +20,7 @@ AXIS = "devices"
 _PIECE = 2**24
 
 
-class Layout(NamedTuple):
+class DeviceLayout(NamedTuple):
     """How members lie on devices.
 
     Blocks are dealt to the devices like cards, so that a last chunk that is not full, and members
@@ -69,7 +69,7 @@ class Layout(NamedTuple):
 
 @eqx.filter_jit
 def run_block(mapped: PyTree, shared: PyTree, rest: PyTree) -> PyTree:
-    """Results of one block: members, in the parts of `Members`, that are computed in step.
+    """Results of one block: members, in the parts of `SplitCall`, that are computed in step.
 
     Raises:
         TypeError: for results that are no arrays of numbers.
@@ -82,13 +82,13 @@ def run_block(mapped: PyTree, shared: PyTree, rest: PyTree) -> PyTree:
     return jax.vmap(member)(mapped)
 
 
-def place_shared(members: Members, layout: Layout) -> Members:
+def place_shared(members: SplitCall, layout: DeviceLayout) -> SplitCall:
     """The same batch, with what all members share on every device, once for all chunks."""
     everywhere = NamedSharding(layout.mesh, PartitionSpec())
     return members._replace(shared=jax.device_put(members.shared, everywhere))
 
 
-def start_chunk(members: Members, layout: Layout, start: int, stop: int) -> list[Any]:
+def start_chunk(members: SplitCall, layout: DeviceLayout, start: int, stop: int) -> list[Any]:
     """Start the computation of a chunk; it goes on while the host does other things.
 
     Leaves of the results, as they lie on the devices, of the members from `start` to before `stop`.
@@ -159,7 +159,7 @@ def _is_numbers(x: Any) -> bool:
     return np.dtype(jnp.result_type(x)).kind in "biufc"
 
 
-def fingerprint(members: Members, layout: Layout) -> dict[str, Any]:
+def fingerprint(members: SplitCall, layout: DeviceLayout) -> dict[str, Any]:
     """What must agree for a batch to be continued, section by section, as JSON values.
 
     How members are split over chunks, devices and processes is not among it: it changes no number.
@@ -188,7 +188,7 @@ def _pieces(x: np.ndarray) -> Iterator[bytes]:
     return (np.ascontiguousarray(part).tobytes() for part in parts)
 
 
-def _program(members: Members, layout: Layout) -> str:
+def _program(members: SplitCall, layout: DeviceLayout) -> str:
     """Of the compiled text of one block: constants are in it, addresses and file names are not.
 
     Kernels of machine code are named in it by what they compute, for whatever processor.

@@ -73,7 +73,7 @@ def plot_batch(
             f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
             f"choose from {', '.join(map(repr, known))}"
         )
-    members = _Members(run)
+    members = _BatchPanels(run)
     labels = readout.get_labels(run, labels)
     panels = [panel for quantity in quantities for panel in _panels(run, members, labels, quantity)]
     alone = members.size == 1
@@ -90,7 +90,7 @@ def plot_batch(
     return figure
 
 
-class _Panel(NamedTuple):
+class _MemberPanel(NamedTuple):
     """One number of each member against time.
 
     Args:
@@ -110,7 +110,7 @@ class _Panel(NamedTuple):
     logarithmic: bool = False
 
 
-class _Members:
+class _BatchPanels:
     """What all panels share; batch axes are one, and rows that do not count have the time `nan`.
 
     Args:
@@ -183,7 +183,7 @@ class _Members:
             ts, curves = fine.ts, fine[1 + order].T
         else:
             curves = drawn[order][:, self.kept]
-        return _Panel(heading, drawn[order], ts, curves, smooth, **more)
+        return _MemberPanel(heading, drawn[order], ts, curves, smooth, **more)
 
     def _on_grid(self, member: int, drawn: list[np.ndarray], order: int) -> np.ndarray:
         """A member between its own first and last row."""
@@ -214,7 +214,7 @@ def _name(run: Any, place: tuple[int, ...]) -> str:
     return ", ".join(parts) or f"member {', '.join(map(str, place))}"
 
 
-def _panels(run: Any, members: _Members, labels: Any, quantity: str) -> list[_Panel]:
+def _panels(run: Any, members: _BatchPanels, labels: Any, quantity: str) -> list[_MemberPanel]:
     if quantity == "energy":
         return [members.panel(_HEADINGS[quantity], members.columns(run.energy)[..., 0])]
     values = getattr(run.violation if quantity in _HEADINGS else run, quantity)
@@ -238,7 +238,7 @@ def _panels(run: Any, members: _Members, labels: Any, quantity: str) -> list[_Pa
     return [members.panel(x, columns[..., i]) for i, x in enumerate(headings)]
 
 
-def _draw_fan(ax: Axes, members: _Members, panel: _Panel, *, named: bool) -> None:
+def _draw_fan(ax: Axes, members: _BatchPanels, panel: _MemberPanel, *, named: bool) -> None:
     """Bands, median, members and failures; one legend is enough for all panels."""
     ax.set_ylabel(panel.heading)
     curves = panel.curves
@@ -284,7 +284,7 @@ def _draw_crosses(ax: Axes, places: np.ndarray, **more) -> None:
         ax.plot(places, np.zeros(places.size), **_CROSSES, **place, **more)
 
 
-def _draw_last(ax: Axes, members: _Members, panel: _Panel) -> None:
+def _draw_last(ax: Axes, members: _BatchPanels, panel: _MemberPanel) -> None:
     """The last values of the members that reached their end: each, or a histogram of many."""
     rows = np.isfinite(members.ts).sum(axis=1)
     last = panel.values[np.arange(members.size), np.maximum(rows - 1, 0)]
@@ -326,7 +326,7 @@ def _draw_last(ax: Axes, members: _Members, panel: _Panel) -> None:
         ax.set_ylim(known[0] - room, known[0] + room)
 
 
-def _remark(members: _Members, panels: list[_Panel]) -> str:
+def _remark(members: _BatchPanels, panels: list[_MemberPanel]) -> str:
     """What a reader must know: failures, interpolation, and motions that rows cannot show."""
     times = members.ends[~members.success]
     head = f"{members.size} member{'s' * (members.size != 1)}"

@@ -73,7 +73,7 @@ class Limit(NamedTuple):
     factor: np.ndarray
 
 
-class Plane(NamedTuple):
+class CostPlane(NamedTuple):
     """Costs over the plane of gains in units of the step.
 
     Args:
@@ -102,7 +102,7 @@ _FAILED = "#D8D8D8"
 _MARKERS = ("o", "*", "D", "s", "^")
 
 
-def plot_planes(planes: list[Plane], *, heading: str, title: str | None = None) -> Figure:
+def plot_planes(planes: list[CostPlane], *, heading: str, title: str | None = None) -> Figure:
     """Draw costs over `(K_D h, K_P h^2)`, with the stability limit, gains and a tuner's path.
 
     Args:
@@ -132,7 +132,7 @@ def plot_planes(planes: list[Plane], *, heading: str, title: str | None = None) 
     return figure
 
 
-def _draw_plane(ax: Axes, plane: Plane, norm: LogNorm | None):
+def _draw_plane(ax: Axes, plane: CostPlane, norm: LogNorm | None):
     ax.set_facecolor(_FAILED)
     ax.set_xscale("log")
     ax.set_yscale("log")

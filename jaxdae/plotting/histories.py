@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxdae.diagnosis import curves
-from jaxdae.diagnosis.findings import Passage
+from jaxdae.diagnosis.findings import NearSingularity
 from jaxdae.plotting import readout, style
 
 # Beside curves this many times larger one is flat, and has a panel of its own.
@@ -15,7 +15,7 @@ _FLAT = 30.0
 # What is smaller still is round-off or an error of the integration, no motion to be enlarged.
 _NOTHING, _ROUND_OFF = 1e-8, 1e3
 # More near-singular positions than this are marked along this part of the axes' height alone.
-_FEW_PASSAGES, _EDGE = 10, 0.08
+_FEW_SINGULARITIES, _EDGE = 10, 0.08
 
 
 class _Panel(NamedTuple):
@@ -105,7 +105,7 @@ def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np
     if rows is None:
         return readout.times(trajectory), readout.rows(trajectory, values)
     fine = readout.finely(rows)
-    # In the run's own precision, by which round-off is judged.
+    # In the run's own precision, by which round-off is estimated.
     return fine.ts, (fine.q if quantity == "q" else fine.v).astype(np.asarray(values).dtype)
 
 
@@ -128,18 +128,19 @@ def _too_few_rows(trajectory: Any) -> str | None:
     return f"{count} rows of a run of {steps} steps: motions between rows may be missing"
 
 
-def _passages(trajectory: Any) -> list[Passage]:
+def _singularities(trajectory: Any) -> list[NearSingularity]:
     """Near-singular positions that a run passed, as far as that can be computed."""
     rows = readout.moving(trajectory) if _is_run(trajectory) else None
     if rows is None or rows.ts.size < 2:
         return []
-    from jaxdae.diagnosis.passages import passages_along  # loads JAX, which stored runs need not
+    # Loads JAX, which stored runs need not.
+    from jaxdae.diagnosis.singularities import near_singularities_along
 
-    found, _ = passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)
+    found, _ = near_singularities_along(trajectory.system, trajectory.formulation, rows.ts, rows)
     return found
 
 
-def _mark_passages(axes: np.ndarray, found: list[Passage]) -> None:
+def _mark_singularities(axes: np.ndarray, found: list[NearSingularity]) -> None:
     """A dashed line through all axes at each, how close the closest was in the legend.
 
     Of many, lines at the edge: through all axes they would hide the curves.
@@ -149,11 +150,11 @@ def _mark_passages(axes: np.ndarray, found: list[Passage]) -> None:
     least = min(x.value for x in found)
     times = f" {len(found)} times" if len(found) > 1 else ""
     said = f"near-singular{times}, least σ = {f'{least:.1e}' if least else '0'}"
-    height = 1.0 if len(found) <= _FEW_PASSAGES else _EDGE
+    height = 1.0 if len(found) <= _FEW_SINGULARITIES else _EDGE
     look = {"color": style.QUIET, "linestyle": "--", "linewidth": 0.9, "zorder": 1.5}
     for k, ax in enumerate(axes.flat):
-        for i, passage in enumerate(found):
-            ax.axvline(passage.time, 0.0, height, label=said if k == i == 0 else None, **look)
+        for i, singularity in enumerate(found):
+            ax.axvline(singularity.time, 0.0, height, label=said if k == i == 0 else None, **look)
 
 
 def plot_histories(
@@ -161,7 +162,7 @@ def plot_histories(
     *,
     labels: Any = None,
     quantities: Sequence[str] = ("q", "v"),
-    singular: bool | Sequence[Passage] = True,
+    singular: bool | Sequence[NearSingularity] = True,
     title: str | None = None,
 ) -> Figure:
     """Draw quantities of one trajectory against time, one pair of axes per quantity and unit.
@@ -214,6 +215,8 @@ def plot_histories(
             style.note(ax, "none")
         style.mark_failure(ax, readout.failure_time(trajectory))
     if singular is not False:
-        _mark_passages(axes, _passages(trajectory) if singular is True else list(singular))
+        _mark_singularities(
+            axes, _singularities(trajectory) if singular is True else list(singular)
+        )
     style.finish(axes)
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 from jaxdae.storage.runs import WORKS
 
 
-class Named(NamedTuple):
+class AxisLabels(NamedTuple):
     """What stands along the last axis of a quantity.
 
     Args:
@@ -25,7 +25,7 @@ class Named(NamedTuple):
     pattern: str = "{}"
 
 
-def quantities(run: Any) -> dict[str, Named]:
+def quantities(run: Any) -> dict[str, AxisLabels]:
     """Names and units of all quantities of a run that have rows, but for the times.
 
     A multiplier's unit depends on the scaling of its constraint: none is claimed.
@@ -33,20 +33,24 @@ def quantities(run: Any) -> dict[str, Named]:
     n, k = run.q.shape[-1], run.w.shape[-1]
     units = _field(run, "units", n, "")
     names = _field(run, "coordinates", n, "q")
-    rates = Named("coordinate", names, [*map(per_second, units)], "d({})/dt")
+    rates = AxisLabels("coordinate", names, [*map(per_second, units)], "d({})/dt")
     others = [f"v{i + 1}" for i in range(run.v.shape[-1])]
     results = {
-        "q": Named("coordinate", names, units),
-        "v": rates if run.velocities_are_rates else Named("velocity", others, [""] * len(others)),
+        "q": AxisLabels("coordinate", names, units),
+        "v": rates
+        if run.velocities_are_rates
+        else AxisLabels("velocity", others, [""] * len(others)),
         "coordinate_rates": rates,
-        "w": Named("actuator", _field(run, "actuators", k, "w"), _field(run, "actuator_units", k)),
+        "w": AxisLabels(
+            "actuator", _field(run, "actuators", k, "w"), _field(run, "actuator_units", k)
+        ),
     }
     for name in run.known:
         if name == "u" or name.startswith("u."):
             results[name] = _inputs(run, name)
     results |= _of_constraints(run)
     energies = ("energy", "kinetic_energy", "potential_energy", *WORKS)
-    results |= {name: Named("", [name], ["J"]) for name in energies}
+    results |= {name: AxisLabels("", [name], ["J"]) for name in energies}
     return {name: x for name, x in results.items() if name in run.known}
 
 
@@ -55,27 +59,27 @@ def _field(run: Any, field: str, count: int, letter: str = "") -> list[str]:
     return label_field(SimpleNamespace(**run.about.labels), field, count, default)
 
 
-def _inputs(run: Any, name: str) -> Named:
+def _inputs(run: Any, name: str) -> AxisLabels:
     """A control input may be a number, a vector, or anything else that its system takes."""
     shape = run.known[name].shape[run.ts.ndim :]
     count = int(np.prod(shape, dtype=int))
     if name != "u" or len(shape) > 1:
         names = [name] if not shape else [f"{name}{i + 1}" for i in range(count)]
-        return Named(f"{name}_entry" if shape else "", names, [""] * count)
+        return AxisLabels(f"{name}_entry" if shape else "", names, [""] * count)
     names, units = _field(run, "inputs", count, "u"), _field(run, "input_units", count)
-    return Named("input" if shape else "", names, units)
+    return AxisLabels("input" if shape else "", names, units)
 
 
-def _of_constraints(run: Any) -> dict[str, Named]:
+def _of_constraints(run: Any) -> dict[str, AxisLabels]:
     if "phi_dot" not in run.known:
         return {}
     m, c = (run.known[name].shape[-1] for name in ("phi", "phi_dot"))
     names, units = _field(run, "constraints", c, "f"), _field(run, "constraint_units", c)
     rates = [per_second(unit) if i < m else unit for i, unit in enumerate(units)]
     return {
-        "multipliers": Named("constraint", names, [""] * c, "lambda({})"),
-        "phi": Named("position_constraint", names[:m], units[:m], "phi({})"),
-        "phi_dot": Named("constraint", names, rates, "phi_dot({})"),
+        "multipliers": AxisLabels("constraint", names, [""] * c, "lambda({})"),
+        "phi": AxisLabels("position_constraint", names[:m], units[:m], "phi({})"),
+        "phi_dot": AxisLabels("constraint", names, rates, "phi_dot({})"),
     }
 
 

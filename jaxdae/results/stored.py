@@ -15,7 +15,7 @@ import numpy as np
 from jaxdae.checks import are_known
 from jaxdae.control.base import ControlledSystem, ControllerOutput
 from jaxdae.diagnosis.failure import describe_failure
-from jaxdae.results import readings
+from jaxdae.results import derived_quantities
 from jaxdae.results.naming import WORKS as WORKS
 from jaxdae.storage.runs import About, PLACES, RATES
 from jaxdae.systems import Points, State
@@ -64,7 +64,7 @@ def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
 
 def _read(run) -> dict[str, Any]:
     """Arrays by name, some of them still on the device."""
-    rows = readings.read_rows(run, readings.everything)
+    rows = derived_quantities.read_rows(run, derived_quantities.everything)
     end, last = run.final_state, run.last_state
     results = {
         "ts": run.ts, **named("u", rows.pop("u")), **rows, "final_time": run.final_time,
@@ -185,7 +185,7 @@ def drawing_of(run: Any) -> Drawing | None:
         RuntimeWarning: where `System.points` fails, or positions would fill too much of memory.
     """
     try:
-        points, rates = jax.device_get(readings.at_rows(run, _points_and_rates))
+        points, rates = jax.device_get(derived_quantities.at_rows(run, _points_and_rates))
     except Exception as error:  # of a user's method, after a run that may have taken hours
         name = type(run.system).__name__
         _warn(f"{name}.points failed ({type(error).__name__}: {error})")
@@ -214,7 +214,7 @@ def _warn(reason: str) -> None:
 
 def _points_and_rates(run: Any, t, y):
     """Positions and their velocities, as two trees of one structure; `(None, None)` for none."""
-    state, system = readings.state_of(run, t, y), run.system
+    state, system = derived_quantities.state_of(run, t, y), run.system
     # Constants among places may be integers, which have no rates.
     in_floats = lambda tree, q: jax.tree.map(lambda x: jnp.asarray(x, q.dtype), tree)  # noqa: E731
     points = lambda t, q: in_floats(system.points(t, q), q)  # noqa: E731

@@ -14,8 +14,8 @@ import numpy as np
 from jaxdae.results.naming import (
     axis_labels,
     axis_names,
+    AxisLabels,
     common_unit,
-    Named,
     quantities,
     varied_values,
 )
@@ -163,7 +163,7 @@ def _times(run: Any, axes, kept) -> tuple[dict[str, Any], str]:
     return {"time": ((*axes, "row"), ts[..., kept], about)}, "row"
 
 
-def _coordinates(key: str, about: Named) -> dict[str, Any]:
+def _coordinates(key: str, about: AxisLabels) -> dict[str, Any]:
     """Names along a dimension, and their units, which need not be one."""
     if not about.dimension:
         return {}

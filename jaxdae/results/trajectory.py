@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxdae.checks import are_known
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import solves
-from jaxdae.results import described, readings, stored, tables
+from jaxdae.results import derived_quantities, described, stored, tables
 from jaxdae.results.members import checked_index, Varied
 from jaxdae.simulation.problem import Method, Problem, Solution
 from jaxdae.solvers.projected import between_steps
@@ -68,7 +68,7 @@ class Trajectory(eqx.Module):
     projections: int = eqx.field(static=True, default=0)
     # Start `(t0, y0)`; and, of a run that saves only its end, times and states on the way.
     start: Any = None
-    watched: Any = None
+    monitored: Any = None
     # The end time, and the arrays of an event: what a run depends on beside `arrays` and `start`.
     given: Any = None
     # Whether the run reached its end, or an event.
@@ -94,7 +94,7 @@ class Trajectory(eqx.Module):
             solution.ts, solution.saved, solution.final_time, solution.final, solution.result,
             solution.stats, solution.interpolation, solution.work, solution.plain, arrays, skeleton,
             solution.backend, solution.why_not, 0 if projection is None else projection.iterations,
-            solution.start, solution.watched, given, diffrax.is_okay(solution.result),
+            solution.start, solution.monitored, given, diffrax.is_okay(solution.result),
         )  # fmt: skip
 
     @classmethod
@@ -155,7 +155,7 @@ class Trajectory(eqx.Module):
     def _read(self, name: str, function: Callable, *, by_system: bool = False) -> Any:
         """A quantity at the saved times: computed, or known from a file."""
         if self.about is None:
-            return readings.at_rows(self, function, by_system)
+            return derived_quantities.at_rows(self, function, by_system)
         return self._from_file(name)
 
     def _from_file(self, name: str) -> Any:
@@ -214,7 +214,7 @@ class Trajectory(eqx.Module):
     def states(self) -> State:
         """States `(q, v, w)` at the saved times, leading axis `times`."""
         if self.about is None:
-            return readings.at_rows(self, readings.state_of)
+            return derived_quantities.at_rows(self, derived_quantities.state_of)
         return stored.state(*(self._from_file(x) for x in "qvw"))
 
     @property
@@ -239,7 +239,7 @@ class Trajectory(eqx.Module):
         """Rates of the coordinates `dq/dt` at the saved times, shape `(times, n)`."""
         if self.velocities_are_rates:
             return self.v
-        return self._read("coordinate_rates", readings.coordinate_rates, by_system=True)
+        return self._read("coordinate_rates", derived_quantities.coordinate_rates, by_system=True)
 
     @property
     def w(self) -> Float[Array, "*batch times k"]:
@@ -250,7 +250,9 @@ class Trajectory(eqx.Module):
     def u(self) -> Any:
         """Control inputs at the saved times; `None` without a controller."""
         if self.about is None:
-            return None if self.controller is None else readings.at_rows(self, readings.control)
+            if self.controller is None:
+                return None
+            return derived_quantities.at_rows(self, derived_quantities.control)
         parts = {x.removeprefix("u."): y for x, y in self.known.items() if x.startswith("u.")}
         return self.known.get("u", parts or None)
 
@@ -262,14 +264,14 @@ class Trajectory(eqx.Module):
         `jnp.where(runs.success, cost(runs.last_state), price)`.
         """
         if self.about is None:
-            return readings.final_state(self)
+            return derived_quantities.final_state(self)
         return stored.state(*(self._from_file(f"final_state.{x}") for x in "qvw"))
 
     @property
     def last_state(self) -> State:
         """The last state that was accepted and finite, at `final_time`; of a failed run, too."""
         if self.about is None:
-            return readings.last_state(self)
+            return derived_quantities.last_state(self)
         return stored.state(*(self._from_file(f"last_state.{x}") for x in "qvw"))
 
     @property
@@ -277,26 +279,27 @@ class Trajectory(eqx.Module):
         """Multipliers `lam`, shape `(times, m+r)`; the constraint reaction is `-J^T lam`."""
         if self.about is not None:
             return self._from_file("multipliers")
-        return readings.at_rows(self, readings.multipliers, self.controller is None)
+        by_system = self.controller is None
+        return derived_quantities.at_rows(self, derived_quantities.multipliers, by_system)
 
     @property
     def violation(self) -> Violation:
         """Constraint residuals: `phi (times, m)` and `phi_dot (times, m+r)`."""
         if self.about is None:
-            return readings.at_rows(self, readings.violation, True)
+            return derived_quantities.at_rows(self, derived_quantities.violation, True)
         return Violation(self._from_file("phi"), self._from_file("phi_dot"))
 
     @property
     def jacobian(self) -> Float[Array, "*batch times c n"]:
         """Constraint Jacobians, shape `(times, m+r, n)`."""
         self._check_computable("jacobian")
-        return readings.at_rows(self, readings.jacobian, True)
+        return derived_quantities.at_rows(self, derived_quantities.jacobian, True)
 
     @property
     def constraint_rank(self) -> Float[Array, "*batch times"]:
         """Number of independent constraints next to each saved state, on the constraints."""
         self._check_computable("constraint_rank")
-        return readings.at_rows(self, readings.rank)
+        return derived_quantities.at_rows(self, derived_quantities.rank)
 
     @property
     def held_rank(self) -> Float[Array, "*batch"] | None:
@@ -312,12 +315,12 @@ class Trajectory(eqx.Module):
     @property
     def kinetic_energy(self) -> Float[Array, "*batch times"]:
         """Kinetic energy `T` [J], shape `(times,)`."""
-        return self._read("kinetic_energy", readings.kinetic_energy, by_system=True)
+        return self._read("kinetic_energy", derived_quantities.kinetic_energy, by_system=True)
 
     @property
     def potential_energy(self) -> Float[Array, "*batch times"]:
         """Potential energy `V` [J], shape `(times,)`."""
-        return self._read("potential_energy", readings.potential_energy, by_system=True)
+        return self._read("potential_energy", derived_quantities.potential_energy, by_system=True)
 
     @property
     def energy(self) -> Float[Array, "*batch times"]:
@@ -325,7 +328,7 @@ class Trajectory(eqx.Module):
 
         It is `T + V` whenever `T` is a quadratic form in the velocities.
         """
-        return self._read("energy", readings.energy, by_system=True)
+        return self._read("energy", derived_quantities.energy, by_system=True)
 
     @property
     def work(self) -> Power:
@@ -351,7 +354,7 @@ class Trajectory(eqx.Module):
         without constraints.
         """
         self._check_computable("least_singular_value")
-        return readings.over_run(self, readings.least_singular_value)
+        return derived_quantities.over_run(self, derived_quantities.least_singular_value)
 
     @property
     def incompatibility(self) -> Float[Array, "*batch"]:
@@ -362,7 +365,7 @@ class Trajectory(eqx.Module):
         agree, also where they depend on each other; more where they have become incompatible.
         """
         self._check_computable("incompatibility")
-        return readings.over_run(self, readings.incompatibility)
+        return derived_quantities.over_run(self, derived_quantities.incompatibility)
 
     @property
     def backward_growth(self) -> Float[Array, "*batch"]:
@@ -374,7 +377,7 @@ class Trajectory(eqx.Module):
         rows; 1 in runs forward in time.
         """
         self._check_computable("backward_growth")
-        return readings.over_run(self, readings.backward_growth)
+        return derived_quantities.over_run(self, derived_quantities.backward_growth)
 
     @property
     def energy_error(self) -> Float[Array, "*batch"]:
@@ -387,7 +390,7 @@ class Trajectory(eqx.Module):
         stand in place of constraints, or after a start off them.
         """
         self._check_computable("energy_error")
-        return readings.over_run(self, readings.energy_error)
+        return derived_quantities.over_run(self, derived_quantities.energy_error)
 
     def __getitem__(self, index) -> "Trajectory":
         """A member of a batch, or several.
@@ -433,7 +436,7 @@ class Trajectory(eqx.Module):
         self._check_computable("evaluate")
         if self.interpolation is None:
             raise ValueError("no dense output; run simulate(..., saveat=SaveAt(dense=True)).")
-        return readings.at_time(self, jnp.asarray(t, self.final_time.dtype))
+        return derived_quantities.at_time(self, jnp.asarray(t, self.final_time.dtype))
 
     def varying(self, axes: str | Sequence[str] | None = None, /, **values) -> "Trajectory":
         """The same batch with what was varied to make it: named, carried along, stored.

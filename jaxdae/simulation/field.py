@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
-from jaxdae.derivatives.functions import shielded
+from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.systems import power_balance
 
 
@@ -13,7 +13,7 @@ from jaxdae.systems import power_balance
 @jit
 def vector_field(t, y, args):
     """`field`, whose derivatives in reverse mode leave members of a batch that failed alone."""
-    return shielded(field, y, t, y, args)
+    return with_nan_safe_derivative(field, y, t, y, args)
 
 
 def field(t, y, args):

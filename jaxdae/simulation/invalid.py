@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from jaxdae.derivatives.functions import shielded
+from jaxdae.derivatives.functions import with_nan_safe_derivative
 
 
 def invalidated(tree: Any, bad: Bool[Array, ""], by: Any = ()) -> Any:
@@ -29,7 +29,7 @@ def invalidated(tree: Any, bad: Bool[Array, ""], by: Any = ()) -> Any:
     )
     by = [x for x in jax.tree.leaves(by) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
     none = jax.lax.stop_gradient(jnp.where(bad, jnp.nan, 0.0)) if by else None
-    return shielded(_scaled, tree, tree, scale, by, none)
+    return with_nan_safe_derivative(_scaled, tree, tree, scale, by, none)
 
 
 def _scaled(tree, scale, by, none):

@@ -22,7 +22,7 @@ from jaxdae.solvers.constrained_term import ConstrainedTerm
 from jaxdae.solvers.event import fall
 from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.implicit_stages import with_tolerances
-from jaxdae.solvers.kernel_steps import Equations, step_method
+from jaxdae.solvers.kernel_steps import ConstrainedEquations, step_method
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import Sampled, with_period
 from jaxdae.solvers.wrapped import AbstractChangedEnds
@@ -92,7 +92,7 @@ class KernelPlan(NamedTuple):
         Raises:
             UnsuitedError: for an operation that kernels do not have.
         """
-        from jaxdae.kernels.integration.run import Run
+        from jaxdae.kernels.integration.run import KernelRun
         from jaxdae.kernels.tracing.trace import UnsupportedOperationError
         from jaxdae.simulation.native_derivatives import plain_run
 
@@ -103,7 +103,7 @@ class KernelPlan(NamedTuple):
         )
         declared = (self.static, self.solver)
         initial_value = _PROBLEMS.get(alone.key(), declared, self._initial_value)
-        run = Run(
+        run = KernelRun(
             initial_value, self.saving, self.rows, self.max_steps, self.first_given,
             step_ends=self.step_ends, strict=self.strict,
         )  # fmt: skip
@@ -122,7 +122,9 @@ class KernelPlan(NamedTuple):
         solver = parts_of(self.solver).method
         finish = self._finish if isinstance(self.solver, AbstractChangedEnds) else None
         parameters = (*self.shapes, *direction)
-        method = step_method(solver, Equations(self._equations, parameters, self.unravel))
+        method = step_method(
+            solver, ConstrainedEquations(self._equations, parameters, self.unravel)
+        )
         return InitialValueProblem(
             self._rate, self.states, parameters, method,
             self._control if self.adaptive else None,

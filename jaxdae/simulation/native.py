@@ -9,7 +9,7 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 
-from jaxdae.kernels.integration.arguments import Summary
+from jaxdae.kernels.integration.arguments import StepSummary
 from jaxdae.kernels.launch import obstacles
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import AbstractBackend, UnsuitedError
@@ -35,7 +35,7 @@ class NativeBackend(AbstractBackend):
 
     @property
     def kernel(self) -> Callable:
-        return native_reading
+        return row_kernel
 
     def obstacle(self, formulation, method: Method) -> str | None:
         missing = obstacles.obstacle()
@@ -72,7 +72,7 @@ class NativeBackend(AbstractBackend):
         def of_arrays(t, y, arrays):
             return function(t, y, (*arrays, rest))
 
-        kernel = native_reading(of_arrays, *row, tuple(read)) if by_system else None
+        kernel = row_kernel(of_arrays, *row, tuple(read)) if by_system else None
         if kernel is None:
             return PlainBackend().reader(function, row, parts, by_system=by_system)
         return lambda t, y: kernel(t, y, tuple(read))
@@ -196,7 +196,7 @@ class _Steps(NamedTuple):
 
 
 def _adaptive(sign, times, numbers) -> _Steps:
-    summary = Summary(*numbers)
+    summary = StepSummary(*numbers)
     return _Steps(
         jnp.where(jnp.isfinite(times), sign * times, jnp.inf),
         sign * summary.time,
@@ -265,10 +265,10 @@ def _result(code):
     return result
 
 
-# What it can read.
+# Functions of rows.
 
 
-def native_reading(function: Callable, *examples) -> Callable | None:
+def row_kernel(function: Callable, *examples) -> Callable | None:
     """A function of one row of a native run as a kernel.
 
     Args:

@@ -10,8 +10,8 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.control.base import control_input
 from jaxdae.derivatives.functions import FORWARD, Function, REVERSE
-from jaxdae.kernels.integration.arguments import jumps_of, Summary
-from jaxdae.kernels.integration.run import Run
+from jaxdae.kernels.integration.arguments import jumps_of, StepSummary
+from jaxdae.kernels.integration.run import KernelRun
 from jaxdae.simulation.plain import ending
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.constrained_term import term
@@ -24,7 +24,7 @@ _ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
 }
 
 
-def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable) -> Function:
+def plain_run(run: KernelRun, field: Callable, solver, parts: Callable, sign: Callable) -> Function:
     """What a native run computes, by diffrax.
 
     Args:
@@ -63,7 +63,7 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
     return Function(base, tuple(shapes), one_way=one_way)
 
 
-def _times(run: Run, times: list, s) -> tuple[Times, Any]:
+def _times(run: KernelRun, times: list, s) -> tuple[Times, Any]:
     """Times of the run; those at which adaptive steps end, as the kernel takes them, or `None`."""
     ts = s * times.pop() if run.saving.times else None
     ends = times.pop() if run.step_ends else None
@@ -75,7 +75,7 @@ def _times(run: Run, times: list, s) -> tuple[Times, Any]:
     return Times(t0, t1, first[0] if first else None, None, ts), ends
 
 
-def _saveat(run: Run, ts) -> diffrax.SaveAt:
+def _saveat(run: KernelRun, ts) -> diffrax.SaveAt:
     saving = run.saving
     end = diffrax.SubSaveAt(t1=True)
     if not run.rows:
@@ -83,7 +83,7 @@ def _saveat(run: Run, ts) -> diffrax.SaveAt:
     return diffrax.SaveAt(subs=(diffrax.SubSaveAt(t0=saving.start, ts=ts, steps=saving.every), end))
 
 
-def _as_kernels_do(run: Run, result, s) -> list[jax.Array]:
+def _as_kernels_do(run: KernelRun, result, s) -> list[jax.Array]:
     """Rows, final state, and of adaptive steps the times of both."""
     dtype = run.problem.dtype
     flat = jax.vmap(lambda tree: ravel_pytree(tree)[0])
@@ -93,5 +93,5 @@ def _as_kernels_do(run: Run, result, s) -> list[jax.Array]:
         return [rows, final]
     times = s * result.ts[0] if run.rows else jnp.zeros(0, dtype)
     zero = jnp.zeros((), dtype)
-    summary = Summary(s * end, zero, zero, zero, zero)
+    summary = StepSummary(s * end, zero, zero, zero, zero)
     return [rows, final, times, jnp.stack(summary)]

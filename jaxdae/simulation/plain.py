@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae.control.base import control_input
-from jaxdae.derivatives.functions import shielded
+from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.field import vector_field
 from jaxdae.simulation.problem import default_tolerance, Integration, Method, Problem, Times
@@ -64,7 +64,7 @@ class PlainBackend(AbstractBackend):
         del by_system
         # A start that is not finite is the final state as well.
         result = jax.eval_shape(function, *row, parts)
-        return lambda t, y: shielded(function, result, t, y, parts)
+        return lambda t, y: with_nan_safe_derivative(function, result, t, y, parts)
 
 
 def ending(event: AbstractEvent | None, times: Times) -> diffrax.Event | None:

@@ -82,9 +82,9 @@ class Method(NamedTuple):
         strict: whether it must be that one.
         why_not: why it is not the native one, or what that one leaves to the plain one, in words.
         direction: 1 forward in time, -1 backward, `None` where that is not known yet.
-        only_end: whether only the end is asked for, and rows are saved to watch the run.
+        only_end: whether only the end is asked for, and rows are saved to monitor the run.
         start_is_known: whether the start is known to suit the formulation.
-        picked: numbers of the rows that are asked for, among more that watch the run; `None` for
+        picked: numbers of the rows that are asked for, among more that monitor the run; `None` for
             all.
     """
 
@@ -145,7 +145,7 @@ class Solution(NamedTuple):
         work: works at the rows, or `None`.
         plain: whether states were saved at times.
         start: time and the formulation's own state at the start.
-        watched: times, states and works of rows on the way, where fewer are asked for.
+        monitored: times, states and works of rows on the way, where fewer are asked for.
         formulation: the one that was integrated, holding the ranks of the start.
         backend: that made the run, by which saved states are read as well.
         why_not: what of the run or its derivatives is not native, in words, or `None`.
@@ -163,7 +163,7 @@ class Solution(NamedTuple):
     work: Any
     plain: bool
     start: Any
-    watched: Any
+    monitored: Any
     formulation: AbstractFormulation
     backend: Any
     why_not: str | None

@@ -112,7 +112,7 @@ def _solution(integration: Integration, method: Method, problem: Problem, y0) ->
     ts, saved = integration.ts, integration.rows
     end_time, end = integration.end_time, integration.end
     start = (problem.times.start, y0[0])
-    watched = None if method.picked is None and not method.only_end else (ts, *saved)
+    monitored = None if method.picked is None and not method.only_end else (ts, *saved)
     if method.only_end:
         one_row = lambda tree: jax.tree.map(lambda x: x[None], tree)  # noqa: E731
         # A run that failed has no work at its end.
@@ -140,7 +140,7 @@ def _solution(integration: Integration, method: Method, problem: Problem, y0) ->
     end_time, end = jax.tree.map(pick, last, (end_time, end))
     return Solution(
         ts, saved, end_time, end, result, integration.stats, integration.interpolation, work,
-        plain, start, watched, problem.formulation, integration.backend, integration.why_not,
+        plain, start, monitored, problem.formulation, integration.backend, integration.why_not,
     )  # fmt: skip
 
 

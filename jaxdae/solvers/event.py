@@ -14,9 +14,9 @@ class AbstractEvent(Module):
     """Something that ends a run.
 
     Both backends compare the function at the two ends of every step that is kept, locate the
-    passage on the dense output of the step, to the round-off of the time, and end the run there:
+    zero on the dense output of the step, to the round-off of the time, and end the run there:
     its result is `diffrax.RESULTS.event_occurred`, a success. A function that is zero or negative
-    at the start has to become positive before it can fall. Two passages within one step that undo
+    at the start has to become positive before it can fall. Two zeros within one step that undo
     each other are not seen.
     """
 

@@ -79,7 +79,7 @@ def first_order_coefficients(rho_inf: float) -> Coefficients:
     return Coefficients(alpha_m, alpha_f, 0.5 - alpha_m + alpha_f, 0.0)
 
 
-class Past(NamedTuple):
+class PreviousStep(NamedTuple):
     """What the last step leaves to the next, in numbers that do not depend on the step.
 
     Args:
@@ -236,7 +236,7 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
             off = mech.position_error * slope[:n]
             normal = off - _tangential(solve, d, off)
         ahead = jnp.concatenate([mech.shift * slope[:n], first.shift * slope[n:]])
-        return Past(rates, ahead, slope, jnp.zeros((), rates.dtype), normal, lam)
+        return PreviousStep(rates, ahead, slope, jnp.zeros((), rates.dtype), normal, lam)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""
@@ -341,7 +341,9 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         error_u = h**3 * weights("velocity_error") * second
         error = State(before.moved(error_q), error_u[:n], error_u[n:])
         after = terms.vf(t1, y1, args)
-        new = Past(rates, (a1 - rates) / h, (rates - past.rates) / h, 0.5 * h, normal, lam / h)
+        new = PreviousStep(
+            rates, (a1 - rates) / h, (rates - past.rates) / h, 0.5 * h, normal, lam / h
+        )
         good = converged > 0
         y1 = jax.tree.map(lambda a, b: jnp.where(still, a, jnp.where(good, b, jnp.nan)), y0, y1)
         error = jax.tree.map(lambda e: jnp.where(still, 0.0, jnp.where(good, e, jnp.inf)), error)

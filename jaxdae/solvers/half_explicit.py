@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdae.formulations.lagrange import Multipliers
 from jaxdae.linalg.lu import product, refined
-from jaxdae.solvers.base import AbstractTracedSolver, time_of
+from jaxdae.solvers.base import AbstractStatelessSolver, time_of
 from jaxdae.solvers.constrained_term import ConstrainedTerm, Equations
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import State
@@ -38,7 +38,7 @@ _ADDED = 2 / 3
 _ITERATIONS = 4
 
 
-class HalfExplicit(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
+class HalfExplicit(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
     r"""A half-explicit Runge-Kutta method of order 4 for constrained motions [BraseyHairer1993].
 
     Stages are explicit in coordinates, velocities and actuator states. The multipliers of a stage
@@ -74,14 +74,6 @@ class HalfExplicit(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         """The estimate falls with the fourth power of the step."""
         del terms
         return 4
-
-    def init(self, terms, t0, t1, y0, args):
-        """Nothing is handed from step to step."""
-        del terms, t0, t1, y0, args
-
-    def func(self, terms, t0, y0, args):
-        """The equations at a time [s]."""
-        return terms.vf(t0, y0, args)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""

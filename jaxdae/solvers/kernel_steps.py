@@ -45,7 +45,9 @@ def _is_array(x) -> bool:
     return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
 
 
-def step_method(solver, equations: "Equations | None" = None) -> AbstractStepMethod | str:
+def step_method(
+    solver, equations: "ConstrainedEquations | None" = None
+) -> AbstractStepMethod | str:
     """How kernels make the steps of a solver, or why they cannot.
 
     Args:
@@ -132,7 +134,7 @@ def _in_dtype(interpolation: Any, dtype: np.dtype) -> Any:
     return type(interpolation.__name__, (interpolation,), {"c_mid": coefficients})
 
 
-class Equations(NamedTuple):
+class ConstrainedEquations(NamedTuple):
     """Constrained equations, for solvers that take a `ConstrainedTerm`.
 
     Args:
@@ -156,7 +158,7 @@ class SolverSteps(AbstractStepMethod):
     """
 
     solver: diffrax.AbstractSolver
-    equations: Equations | None = eqx.field(default=None, static=True)
+    equations: ConstrainedEquations | None = eqx.field(default=None, static=True)
     evaluates_only: ClassVar[bool] = False
 
     def carried(self, states: int) -> int:

@@ -86,7 +86,7 @@ class Projected(AbstractChangedEnds):
         return nearest(system, formulation, t, inner, self.iterations), work
 
 
-class Parts(NamedTuple):
+class SolverParts(NamedTuple):
     """What a solver is made of.
 
     Args:
@@ -98,10 +98,14 @@ class Parts(NamedTuple):
     projection: Projected | None
 
 
-def parts_of(solver) -> Parts:
+def parts_of(solver) -> SolverParts:
     """The method of a solver, and whether it enforces the constraints itself."""
     solver = solver.solver if isinstance(solver, Sampled) else solver
-    return Parts(solver.solver, solver) if isinstance(solver, Projected) else Parts(solver, None)
+    return (
+        SolverParts(solver.solver, solver)
+        if isinstance(solver, Projected)
+        else SolverParts(solver, None)
+    )
 
 
 def between_steps(solver) -> Projected | None:

@@ -15,7 +15,8 @@ from jaxdae.linalg.lu import inverse_factors, product
 from jaxdae.solvers.base import AbstractTracedSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
 
-# Zeros of the derivative of x^2 (x - 1)^3, and the collocation there [HairerWanner1996, IV.5].
+# Zeros of the second derivative of x^2 (x - 1)^3, and the collocation there
+# [HairerWanner1996, IV.5].
 _NODES = np.array([(4 - 6**0.5) / 10, (4 + 6**0.5) / 10, 1.0])
 _POWERS = np.arange(1, 4)
 _MATRIX = (_NODES[:, None] ** _POWERS / _POWERS) @ np.linalg.inv(_NODES[:, None] ** (_POWERS - 1))

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations.structure import depends_on
 from jaxdae.linalg.lu import inverse_factors, product, refined
-from jaxdae.solvers.base import AbstractTracedSolver
+from jaxdae.solvers.base import AbstractStatelessSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
 from jaxdae.systems import constraint_residuals, State
 from jaxdae.systems.dynamics import momentum
@@ -44,7 +44,7 @@ _MOST_ITERATIONS = 100
 _ADDED = 2 / 3
 
 
-class Rattle(AbstractTracedSolver):
+class Rattle(AbstractStatelessSolver):
     r"""The RATTLE method: symmetric steps for motions of long times [Andersen1983; Jay1996].
 
     With momenta `p = dT/dv`, and `L` all forces but those of constraints, of `dT/dq` too,
@@ -101,8 +101,6 @@ class Rattle(AbstractTracedSolver):
     interpolation_cls: ClassVar[Callable[..., Any]] = (
         diffrax.ThirdOrderHermitePolynomialInterpolation
     )
-    # Nothing is handed from step to step.
-    state_is_prediction: ClassVar[bool] = True
 
     def __init__(self, order: int = 2):
         if order not in tuple(_PARTS):
@@ -116,14 +114,6 @@ class Rattle(AbstractTracedSolver):
         """Order of convergence of positions and velocities."""
         del terms
         return next(order for order, parts in _PARTS.items() if parts == self.parts)
-
-    def init(self, terms, t0, t1, y0, args):
-        """Nothing is handed from step to step."""
-        del terms, t0, t1, y0, args
-
-    def func(self, terms, t0, y0, args):
-        """The equations at a time [s]."""
-        return terms.vf(t0, y0, args)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""

@@ -11,7 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.linalg.lu import factored, product
-from jaxdae.solvers.base import AbstractTracedSolver
+from jaxdae.solvers.base import AbstractStatelessSolver
 
 # The coefficients as they are published, for stages that need no product with the Jacobian: with
 # `Gamma` the matrix of gamma_ij they are alpha Gamma^-1, and 1 / gamma - Gamma^-1 below the
@@ -99,7 +99,7 @@ class DenseOutput(diffrax.AbstractLocalInterpolation):
         return jax.tree.map(between, self.y0, self.y1, self.k)
 
 
-class Rodas5P(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
+class Rodas5P(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
     r"""The Rosenbrock-Wanner method of order 5 for stiff equations [Steinebach2023].
 
     Eight stages of linear equations with one matrix, where implicit Runge-Kutta methods iterate:
@@ -144,14 +144,6 @@ class Rodas5P(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         """Order of convergence: 5."""
         del terms
         return 5
-
-    def init(self, terms, t0, t1, y0, args):
-        """Nothing is handed from step to step."""
-        del terms, t0, t1, y0, args
-
-    def func(self, terms, t0, y0, args):
-        """The rate of change at a time [s]."""
-        return terms.vf(t0, y0, args)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import diffrax
 
-from jaxdae.derivatives.functions import shielded
+from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.solvers.base import time_of
 
 
@@ -31,7 +31,7 @@ class AbstractChangedEnds(diffrax.AbstractWrappedSolver):
         y1, error, dense, solver_state, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state, made_jump=True
         )
-        y1 = shielded(self.finish, y1, time_of(terms, t1), y1, args)
+        y1 = with_nan_safe_derivative(self.finish, y1, time_of(terms, t1), y1, args)
         return y1, error, self.dense(y0, y1, dense), solver_state, result
 
     def dense(self, y0, y1, dense: dict[str, Any]) -> dict[str, Any]:

@@ -316,8 +316,8 @@ def _damped(solver, roots, margin: float) -> np.ndarray:
 
 
 def _check_formulation(formulation) -> None:
-    offered, name = formulation.capabilities, type(formulation).__name__
-    if offered.passes_singular_positions:
+    capabilities, name = formulation.capabilities, type(formulation).__name__
+    if capabilities.passes_singular_positions:
         raise ValueError(
             f"motion is a run by {name}, every step of which is projected onto the constraints: no "
             "violation is left that gains could act on; give one by Multipliers(Baumgarte(…))."
@@ -327,7 +327,7 @@ def _check_formulation(formulation) -> None:
             f"motion is a run by {name}, which takes no gains; give one by "
             "Multipliers(Baumgarte(…))."
         )
-    if offered.weight is not None:
+    if capabilities.weight is not None:
         raise ValueError(
             f"motion is a run by {name}, of whose gains a part remains; give one by "
             "Multipliers(Baumgarte(…))."

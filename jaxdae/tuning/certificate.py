@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 from jaxdae.analysis.lyapunov import lyapunov_certificate
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.compiled import jit
-from jaxdae.control.base import offers_of
+from jaxdae.control.base import capabilities_of
 from jaxdae.formulations.structure import depends_on_any
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.stability_functions import amplification, has_stability_function
@@ -199,7 +199,7 @@ def _seen(objective, params, run: bool, along: bool):
 def _at(parts, t, state):
     """`H` of the constraints, and of servo-constraints, at a state."""
     system, formulation, controller = parts
-    servo = offers_of(controller).perturbation_matrix(t, state.q, state.v, state.w)
+    servo = capabilities_of(controller).perturbation_matrix(t, state.q, state.v, state.w)
     return formulation.perturbation_matrix(system, t, state), servo
 
 

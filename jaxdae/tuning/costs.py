@@ -23,7 +23,7 @@ Weight = float | Float[Array, ""] | Float[Array, " c"]
 
 
 class AbstractCost(Module):
-    """A scalar that judges the motion from one start."""
+    """The cost of the motion from one start, a scalar."""
 
     @abc.abstractmethod
     def __call__(self, trajectory: Trajectory) -> Float[Array, ""]:

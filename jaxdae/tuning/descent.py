@@ -10,7 +10,14 @@ from jaxtyping import Array, PyTree
 
 from jaxdae.reprs import Module
 from jaxdae.tuning.endings import first_true, FLAT, ZERO
-from jaxdae.tuning.problem import Method, Problem, Progress, Record, strongly_typed, where
+from jaxdae.tuning.problem import (
+    Progress,
+    Record,
+    strongly_typed,
+    TuningMethod,
+    TuningProblem,
+    where,
+)
 
 # optax is imported where it is used: many programs that import the package never tune.
 if TYPE_CHECKING:
@@ -43,7 +50,7 @@ def default_optimizer() -> "optax.GradientTransformation":
 _FALLBACK_STEP = 0.05
 
 
-class Start(Module):
+class DescentState(Module):
     """State of the descent from one start; stacked over the starts.
 
     Attributes:
@@ -59,14 +66,16 @@ class Start(Module):
     progress: Progress
 
 
-def initial_state(problem: Problem, starts: int, spread: float, key: Array) -> Start:
+def initial_state(problem: TuningProblem, starts: int, spread: float, key: Array) -> DescentState:
     """All starts at the initial point; a perturbation is a first step that may be refused."""
     point, update = problem.first_points(starts, spread, key)
     optimizer = jax.vmap(problem.optimizer.init)(point)
-    return strongly_typed(Start(point, update, optimizer, Progress.of(point, starts)))
+    return strongly_typed(DescentState(point, update, optimizer, Progress.of(point, starts)))
 
 
-def descend(static: Problem, arrays: Problem, state: Start) -> tuple[Start, Record]:
+def descend(
+    static: TuningProblem, arrays: TuningProblem, state: DescentState
+) -> tuple[DescentState, Record]:
     """Evaluate at `point + update`; move there and choose the next step, or halve this one.
 
     Where the optimizer's own step is not finite, the next step is along the gradient. The
@@ -93,7 +102,7 @@ def descend(static: Problem, arrays: Problem, state: Start) -> tuple[Start, Reco
     flat &= optax.tree.norm(update) == 0
     zero = flat & (loss == 0) & hasattr(problem.objective, "residuals")
     ending = first_true((ZERO, zero, loss), (FLAT, flat, loss))
-    new = Start(
+    new = DescentState(
         point=where(finite, trial, state.point),
         update=where(accepted, update, where(finite, gradient_step(gradient, norm), half)),
         optimizer=where(accepted, optimizer, state.optimizer),
@@ -105,7 +114,7 @@ def descend(static: Problem, arrays: Problem, state: Start) -> tuple[Start, Reco
     return strongly_typed(new), Record(loss, norm, running & ~accepted)
 
 
-def program(problem: Problem) -> ClosedJaxpr:
+def program(problem: TuningProblem) -> ClosedJaxpr:
     """The update of the optimizer as a program."""
 
     # In place of the objective, whose program need not be the same text in every process.
@@ -120,7 +129,7 @@ def program(problem: Problem) -> ClosedJaxpr:
     return jax.make_jaxpr(update)(problem.trained, state, problem.trained)
 
 
-DESCENT = Method(initial_state, descend, program, lambda state: state.optimizer)
+DESCENT = TuningMethod(initial_state, descend, program, lambda state: state.optimizer)
 
 
 def gradient_step(gradient: PyTree, norm: Array) -> PyTree:

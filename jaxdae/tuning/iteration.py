@@ -20,7 +20,14 @@ from jaxdae.reprs import Module
 from jaxdae.tuning import endings
 from jaxdae.tuning.descent import gradient_step
 from jaxdae.tuning.linearization import initialized, shortened, stepped
-from jaxdae.tuning.problem import Method, Problem, Progress, Record, strongly_typed, where
+from jaxdae.tuning.problem import (
+    Progress,
+    Record,
+    strongly_typed,
+    TuningMethod,
+    TuningProblem,
+    where,
+)
 
 # Those that evaluate once in each step, at `y_eval` of their state.
 LEAST_SQUARES = (optx.AbstractGaussNewton,)
@@ -87,7 +94,7 @@ class _Evaluation(NamedTuple):
     fit: tuple[Float[Array, " m"], Float[Array, "m p"]] | None
 
 
-def initial_state(problem: Problem, starts: int, spread: float, key: Array) -> Iterate:
+def initial_state(problem: TuningProblem, starts: int, spread: float, key: Array) -> Iterate:
     """All starts at the initial point; a perturbation is a first step that may be refused."""
 
     def made(key):
@@ -104,7 +111,7 @@ def initial_state(problem: Problem, starts: int, spread: float, key: Array) -> I
     return jax.jit(made)(key)
 
 
-def advance(static: Problem, arrays: Problem, state: Iterate) -> tuple[Iterate, Record]:
+def advance(static: TuningProblem, arrays: TuningProblem, state: Iterate) -> tuple[Iterate, Record]:
     """Evaluate at the trial point, let the solver move there or not, and make the next."""
     problem = eqx.combine(arrays, static)
     trial, running = state.trial, state.progress.status == 0
@@ -148,7 +155,7 @@ def advance(static: Problem, arrays: Problem, state: Iterate) -> tuple[Iterate, 
     return strongly_typed(new), Record(loss, norm, running & ~(seen.finite & usable))
 
 
-def program(problem: Problem) -> ClosedJaxpr:
+def program(problem: TuningProblem) -> ClosedJaxpr:
     """One step of the solver as a program."""
 
     def step(point):
@@ -162,10 +169,10 @@ def program(problem: Problem) -> ClosedJaxpr:
     return jax.make_jaxpr(step)(problem.vector(problem.trained))
 
 
-ITERATION = Method(initial_state, advance, program, lambda state: state.solver)
+ITERATION = TuningMethod(initial_state, advance, program, lambda state: state.solver)
 
 
-def _blank(problem: Problem, point: Array, progress: Progress) -> Iterate:
+def _blank(problem: TuningProblem, point: Array, progress: Progress) -> Iterate:
     """A state before the first evaluation, of which only the shapes matter."""
     struct, one = problem.residuals_of, jnp.ones((), point.dtype)
     seen = _Evaluation(progress.best_loss, 0 * point, jnp.asarray(True), None)
@@ -178,7 +185,7 @@ def _blank(problem: Problem, point: Array, progress: Progress) -> Iterate:
     return Iterate(local, point, begun, slow, solver, one, 0 * point, seen.fit, progress)
 
 
-def _evaluate(problem: Problem, point: Array) -> _Evaluation:
+def _evaluate(problem: TuningProblem, point: Array) -> _Evaluation:
     """Loss and gradient; for least squares from residuals and their Jacobian."""
     if problem.residuals_of is None:
         slopes, loss = problem.differentiate(problem.loss, has_aux=True)(problem.tree(point))
@@ -248,7 +255,7 @@ def _solver_step(
     return _arrays(eqx.tree_at(lambda s: s.y_eval, kept, following)), finite & moved, following
 
 
-def _promising(problem: Problem, here: Local, following: Array) -> Local:
+def _promising(problem: TuningProblem, here: Local, following: Array) -> Local:
     """With what the next step promises, and its size."""
     if problem.residuals_of is not None:
         norms = jnp.linalg.norm(here.slope, axis=0)
@@ -263,7 +270,7 @@ def _promising(problem: Problem, here: Local, following: Array) -> Local:
     return eqx.tree_at(lambda x: (x.promise, x.span), here, (promise, following - here.point))
 
 
-def _is_finer(problem: Problem, state: Iterate, here: Local) -> Array:
+def _is_finer(problem: TuningProblem, state: Iterate, here: Local) -> Array:
     """Whether a trial of the same loss, up to round-off, is nearer to where residuals are least.
 
     The loss is flat at its minimum: it is the same to round-off in a region as wide as the root of
@@ -280,7 +287,12 @@ def _is_finer(problem: Problem, state: Iterate, here: Local) -> Array:
 
 
 def _status(
-    problem: Problem, old: Iterate, new: Iterate, here: Local, accepted: Array, polished: Array
+    problem: TuningProblem,
+    old: Iterate,
+    new: Iterate,
+    here: Local,
+    accepted: Array,
+    polished: Array,
 ) -> tuple[Array, Array]:
     """Whether and why the start ends, and what was compared with the tolerance."""
     tolerance = problem.tolerance

@@ -183,7 +183,7 @@ def tune(
         run = ScipyRun(chosen, starts, spread, key, steps)
     else:
         state = chosen.method.initial_state(chosen.problem, starts, spread, key)
-        run = Run(chosen, state, steps)
+        run = TuningLoop(chosen, state, steps)
     seed = np.asarray(jax.random.key_data(key)).tolist()
     search = {"mode": run.problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
     with heard(), file.alone():
@@ -199,7 +199,7 @@ def tune(
     return result
 
 
-class Run:
+class TuningLoop:
     """All starts at once, one evaluation of each at a time."""
 
     def __init__(self, chosen: Chosen, state: Any, steps: int):
@@ -363,7 +363,7 @@ class _File:
         self._saved = run.rows
 
 
-def _loop(run: Run | ScipyRun, file: _File, progress: bool, callback) -> str:
+def _loop(run: TuningLoop | ScipyRun, file: _File, progress: bool, callback) -> str:
     """Evaluate until a reason to stop, and return it."""
     from tqdm import tqdm
 
@@ -391,13 +391,13 @@ def _loop(run: Run | ScipyRun, file: _File, progress: bool, callback) -> str:
             file.save(run, due_only=False)
 
 
-def _in_words(run: Run | ScipyRun, reason: str) -> tuple[str, str]:
+def _in_words(run: TuningLoop | ScipyRun, reason: str) -> tuple[str, str]:
     """Why the run stopped, in a word and in words."""
     ending = run.ending(run.best()[0])
     if (
         ending[0] == reason == "steps"
         and run.rows > 1
-        and isinstance(run, Run)
+        and isinstance(run, TuningLoop)
         and run.method is DESCENT
     ):
         history = run.history.of_start(run.best()[0])
@@ -409,7 +409,7 @@ def _in_words(run: Run | ScipyRun, reason: str) -> tuple[str, str]:
 
 
 def _result(
-    run: Run | ScipyRun,
+    run: TuningLoop | ScipyRun,
     chosen: Chosen,
     params: PyTree,
     stop: tuple[str, str],

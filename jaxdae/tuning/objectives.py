@@ -158,7 +158,7 @@ class SimulationObjective(Module):
         return self._residuals
 
     def trajectories(self, params: PyTree) -> Trajectory:
-        """The motions the cost judges.
+        """The motions that the cost is evaluated on.
 
         Args:
             params: resolved parameters.

@@ -15,7 +15,7 @@ from jaxdae.tuning import damping, iteration
 from jaxdae.tuning.constraints import check_constraints
 from jaxdae.tuning.descent import default_optimizer, DESCENT
 from jaxdae.tuning.iteration import ITERATION
-from jaxdae.tuning.problem import Chosen, Problem
+from jaxdae.tuning.problem import Chosen, TuningProblem
 
 Mode = Literal["auto", "forward", "reverse"]
 
@@ -24,7 +24,7 @@ Mode = Literal["auto", "forward", "reverse"]
 FEW = 64
 
 
-class Named(NamedTuple):
+class NamedOptimizer(NamedTuple):
     """An optimizer with a name.
 
     Attributes:
@@ -38,33 +38,33 @@ class Named(NamedTuple):
     make: Callable[[float], Any]
 
 
-OPTIMIZERS: dict[str, Named] = {
-    "lm": Named(
+OPTIMIZERS: dict[str, NamedOptimizer] = {
+    "lm": NamedOptimizer(
         "Levenberg-Marquardt",
         "for objectives with residuals: fast, and independent of units",
         damping.levenberg_marquardt,
     ),
-    "gauss-newton": Named(
+    "gauss-newton": NamedOptimizer(
         "Gauss-Newton with backtracking",
         "for objectives with residuals that are small or nearly linear",
         lambda _: damping.gauss_newton(),
     ),
-    "l-bfgs": Named(
+    "l-bfgs": NamedOptimizer(
         "L-BFGS with backtracking",
         "for smooth objectives of few or many parameters",
         lambda _: optx.LBFGS(rtol=0.0, atol=0.0),
     ),
-    "adam": Named(
+    "adam": NamedOptimizer(
         "Adam with a falling rate",
         "for any objective; slow, but it bears rough ones",
         lambda _: default_optimizer(),
     ),
-    "slsqp": Named(
+    "slsqp": NamedOptimizer(
         "SLSQP of SciPy",
         "for objectives under constraints: sequential quadratic programs",
         lambda _: "slsqp",
     ),
-    "trust-constr": Named(
+    "trust-constr": NamedOptimizer(
         "trust-constr of SciPy",
         "for objectives under constraints, where SLSQP fails: trust regions and a barrier",
         lambda _: "trust-constr",
@@ -86,7 +86,7 @@ def choose(
         ValueError: if there is none of that name or kind, or the objective does not have what it
             needs.
     """
-    problem = Problem.make(objective, params, None, check_mode(objective, mode))
+    problem = TuningProblem.make(objective, params, None, check_mode(objective, mode))
     problem = dataclasses.replace(problem, constraints=check_constraints(constraints))
     point = ravel_pytree(problem.trained)[0]
     epsilon = float(jnp.finfo(point.dtype).eps)
@@ -125,7 +125,7 @@ def check_mode(objective: Any, mode: str) -> str:
     return built_for
 
 
-def _suitable(problem: Problem, size: int) -> tuple[str, str]:
+def _suitable(problem: TuningProblem, size: int) -> tuple[str, str]:
     """Name of the optimizer for a kind of objective, and the reason."""
     if problem.constraints:
         names = ", ".join(x.name for x in problem.constraints)
@@ -147,7 +147,7 @@ def _suitable(problem: Problem, size: int) -> tuple[str, str]:
     return "lm", there
 
 
-def _driven(problem: Problem, optimizer: Any, title: str, size: int, mode: str):
+def _driven(problem: TuningProblem, optimizer: Any, title: str, size: int, mode: str):
     """The problem with its optimizer, and the method that drives it."""
     import optax
 
@@ -194,7 +194,7 @@ def _why_no_residuals(objective: Any) -> str:
     return f"the objective, a {type(objective).__name__}, offers none"
 
 
-def _residual_struct(problem: Problem) -> jax.ShapeDtypeStruct:
+def _residual_struct(problem: TuningProblem) -> jax.ShapeDtypeStruct:
     return jax.eval_shape(problem.residuals, problem.trained)[0]
 
 

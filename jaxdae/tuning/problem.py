@@ -92,7 +92,7 @@ class Progress(Module):
         )
 
 
-class Method(NamedTuple):
+class TuningMethod(NamedTuple):
     """How a problem is solved, all starts at once.
 
     Attributes:
@@ -103,13 +103,13 @@ class Method(NamedTuple):
         memory: the part of the state that is the optimizer's own.
     """
 
-    initial_state: Callable[["Problem", int, float, Array], Any]
-    step: Callable[["Problem", "Problem", Any], tuple[Any, Record]]
-    program: Callable[["Problem"], ClosedJaxpr]
+    initial_state: Callable[["TuningProblem", int, float, Array], Any]
+    step: Callable[["TuningProblem", "TuningProblem", Any], tuple[Any, Record]]
+    program: Callable[["TuningProblem"], ClosedJaxpr]
     memory: Callable[[Any], PyTree]
 
 
-class Problem(Module):
+class TuningProblem(Module):
     """An objective of the trained part of a pytree, and what optimizes it.
 
     Attributes:
@@ -133,7 +133,7 @@ class Problem(Module):
     constraints: tuple[Constraint, ...] = ()
 
     @classmethod
-    def make(cls, objective, params: PyTree, optimizer: Any, mode: str) -> "Problem":
+    def make(cls, objective, params: PyTree, optimizer: Any, mode: str) -> "TuningProblem":
         """Split the parameters; refuse those that cannot be trained."""
         trained, frozen = split(params)
         return cls(objective, trained, frozen, optimizer, mode)
@@ -219,8 +219,8 @@ class Chosen(NamedTuple):
         words: which it is, and why.
     """
 
-    problem: Problem
-    method: Method | None
+    problem: TuningProblem
+    method: TuningMethod | None
     words: str
 
 

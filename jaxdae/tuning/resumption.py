@@ -121,5 +121,5 @@ def _sanitized(description: Any) -> bytes:
 
 
 def _digest(*parts: bytes) -> str:
-    # With their lengths: parts are told from each other.
+    # With their lengths: parts are distinct.
     return digest(len(x).to_bytes(8, "little") + x for x in parts)

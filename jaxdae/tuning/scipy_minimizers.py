@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 from jaxdae.tuning.constraints import constraint_values, Equality
 from jaxdae.tuning.endings import FLAT, in_words, require_a_start, RUNNING
 from jaxdae.tuning.parametrizations import resolve
-from jaxdae.tuning.problem import Chosen, Problem, Record
+from jaxdae.tuning.problem import Chosen, Record, TuningProblem
 from jaxdae.tuning.result import TuningHistory
 
 # Halvings of a perturbation that leads to no finite evaluation.
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
         return all(bool(np.isfinite(x).all()) for x in self)
 
 
-def evaluate(static: Problem, arrays: Problem, point: Array) -> Answer:
+def evaluate(static: TuningProblem, arrays: TuningProblem, point: Array) -> Answer:
     """Objective and constraints with their derivatives."""
     problem = eqx.combine(arrays, static)
     unravel = ravel_pytree(problem.trained)[1]

@@ -426,7 +426,7 @@ def test_limits_of_mixed_roots():
     assert root_limit(rk4, fast).root == 40j
     none = root_limit(rk4, np.array([3.0, 0.0]))
     assert (none.limit, none.root) == (np.inf, None)
-    # A damping of one part in 1e8 is not told from none.
+    # A damping of one part in 1e8 is not distinguished from none.
     light = np.array([-1e-8 + 1j, -1e-8 - 1j])
     assert root_limit(diffrax.Heun(), light).limit == 0
     assert growth(rk4, roots, 0.1) == pytest.approx(

@@ -83,7 +83,7 @@ def study_numbers(out):
     return {k: study[k] for k in ("gains", "checks", "certificates")} | {"tunings": tunings}
 
 
-# The process that kills itself does not judge before it tunes: that compiles a program more.
+# The process that kills itself does not evaluate before it tunes: that compiles a program more.
 TO_BE_KILLED = f"""
 import os, signal, sys
 import diffrax

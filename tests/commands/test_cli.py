@@ -234,7 +234,7 @@ def test_tune_reports_before_and_after(tuned):
     (study,) = result["studies"]
     tuned_on, history = study["checks"]["as tuned"], study["tunings"]["one step"]["history"]
     assert tuned_on["one step"]["cost"] < tuned_on["first"]["cost"]
-    # Of the two starts alone, though one program judges them and the many of the checks; the same
+    # Of the two starts alone, though one program examines them and the many of the checks; the same
     # sums by another program.
     assert tuned_on["first"]["cost"] == pytest.approx(history[0], rel=1e-9)
     assert tuned_on["one step"]["cost"] == pytest.approx(min(filter(None, history)), rel=1e-9)

@@ -25,7 +25,7 @@ REASONS = {
     "kepler": "it has no constraints, hence no gains that enforce them",
     "ball-beam-simplified": "its coordinates are independent",
 }
-# As many starts as the checks have: one program judges all of them.
+# As many starts as the checks have: one program evaluates all of them.
 QUICK = ["--no-progress", "--batch", "64", "--steps", "3"]
 
 

@@ -122,7 +122,7 @@ def test_nearly_equal_links_say_how_near_the_branches_are(formulation, gap, how)
 
 @pytest.mark.parametrize("backend", ["native", pytest.param("plain", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("end", [1.0, -1.0])
-def test_few_rows_are_those_of_a_run_that_is_not_watched(backend, end):
+def test_few_rows_are_those_of_a_run_that_is_not_monitored(backend, end):
     """Bit for bit, in any order of equal times: rows on the way are saved, and left out again."""
     system = Eight(1e-2)
     asked = diffrax.SaveAt(ts=end * jnp.array([0.0, 0.3, 0.3, 0.7]))
@@ -131,6 +131,9 @@ def test_few_rows_are_those_of_a_run_that_is_not_watched(backend, end):
     run, alone = (simulate(system, ROBUST, state, t1=end, throw=x, **how) for x in (True, False))
     read = lambda x: (x.ts, x.states, x.work, x.final_state, x.final_time)  # noqa: E731
     jax.tree.map(np.testing.assert_array_equal, read(run), read(alone))
+    np.testing.assert_array_equal(run.ts, end * np.array([0.0, 0.3, 0.3, 0.7]))
+    np.testing.assert_array_equal(run.q[1], run.q[2])
+    assert run.final_time == end
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import jaxdae
 from helpers.measured_oscillator import Oscillator
 from jaxdae import Multipliers, Penalty, simulate, SimulationError, VelocityElimination
 from jaxdae.diagnosis import diagnose as diagnosis
-from jaxdae.diagnosis.passages import find_passages
+from jaxdae.diagnosis.singularities import find_near_singularities
 from jaxdae.formulations import LinearLaw
 from jaxdae.models import CartesianPendulum, ReachableTwoLink, SliderCrank
 from jaxdae.solvers import RK4
@@ -104,9 +104,9 @@ def test_findings_of_a_singular_position_are_those_that_the_run_passed():
     """A slider-crank of equal links, whose rods come in line twice."""
     run, findings, _ = findings_of(CRANK, Multipliers(), CRANKED, t1=1.0, stepsize_controller=ROUGH)
     (found,) = [x for x in findings.warnings if "near-singular" in x.message]
-    least = min(findings.passages, key=lambda x: x.value)
+    least = min(findings.near_singularities, key=lambda x: x.value)
     assert (found.value, found.time) == (least.value, least.time)
-    assert len(findings.passages) == 2
+    assert len(findings.near_singularities) == 2
     # Both are searched between rows on the same curve, to the resolution of the search.
     assert found.value == pytest.approx(float(run.least_singular_value), abs=1e-3)
 
@@ -141,13 +141,13 @@ def test_a_run_past_singular_positions_warns_with_times_and_the_least_value(how)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("amplitude", "rate", "row"), [(1.5, 1.0, 0.5), (1.0, 8.0, 1.0)])
-def test_passages_are_found_between_rows_and_not_invented(amplitude, rate, row):
+def test_near_singularities_are_found_between_rows_and_not_invented(amplitude, rate, row):
     """`J = 1.2 - q` of an oscillation, by half radians; by eight the curve would overshoot."""
     ts = np.arange(0.0, 3.0, row)
     q, v = amplitude * np.sin(rate * ts), amplitude * rate * np.cos(rate * ts)
     states = State(q[:, None], v[:, None])
     jacobian = lambda t, q, v: (1.2 - q)[:, :, None]  # noqa: E731, ARG005
-    found, _ = find_passages(jacobian, ts, states, jacobian(ts, q[:, None], v))
+    found, _ = find_near_singularities(jacobian, ts, states, jacobian(ts, q[:, None], v))
     if amplitude < 1.2:
         assert not found
     else:
@@ -173,7 +173,7 @@ def _regular_least(system):
 def test_members_of_batches_have_their_own_values(backend):
     """A rod as long as the crank, and longer ones, once round; under `jit` and `vmap`."""
 
-    def judged(rod):
+    def measures(rod):
         system = SliderCrank(rod_length=rod)
         options = {"t1": 1.5, "backend": backend, "throw": False}
         run = simulate(
@@ -181,7 +181,7 @@ def test_members_of_batches_have_their_own_values(backend):
         )
         return run.least_singular_value, run.energy_error
 
-    least, error = jax.jit(jax.vmap(judged))(jnp.array([1.0, 1.5, 1.2]))
+    least, error = jax.jit(jax.vmap(measures))(jnp.array([1.0, 1.5, 1.2]))
     assert float(least[0]) < 1e-3
     expected = [_regular_least(SliderCrank(rod_length=x)) for x in (1.5, 1.2)]
     # The lowest value between rows, on a curve of third order.
@@ -221,7 +221,7 @@ def test_the_energy_error_is_that_of_the_method():
     assert "energy balance is off by 0.11 J" in found.message
     for error in (found.value, findings.energy_change, float(run.energy_error)):
         assert error == pytest.approx(gained, rel=1e-12)
-    assert (found.time, found.constraints, findings.passages) == (None, (), ())
+    assert (found.time, found.constraints, findings.near_singularities) == (None, (), ())
 
 
 @pytest.mark.slow
@@ -235,7 +235,7 @@ def test_forces_and_dampers_are_no_error_of_the_energy(work):
 
 
 @pytest.mark.slow
-def test_the_energy_of_constraints_that_do_work_is_not_judged():
+def test_the_energy_of_constraints_that_do_work_is_not_examined():
     arm = ReachableTwoLink()
     run = simulate(arm, Penalty(1e3), State(*arm.start()), t1=0.2, dt=0.1)
     assert np.isnan(run.energy_error)

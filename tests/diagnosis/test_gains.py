@@ -115,7 +115,7 @@ def _servo(system, state, rate):
 
 
 @pytest.mark.slow
-def test_servo_gains_are_judged_too():
+def test_servo_gains_are_examined_too():
     system = AdaptiveMirror()
     state = system.program_state(0.0)
     law = _servo(system, state, 100.0)
@@ -126,7 +126,7 @@ def test_servo_gains_are_judged_too():
 
 @pytest.mark.slow
 def test_servo_gains_may_be_traced_alone():
-    """Nothing is judged then, and nothing breaks: eager derivatives with fixed steps."""
+    """Nothing is examined then, and nothing breaks: eager derivatives with fixed steps."""
     system = AdaptiveMirror()
     state = system.program_state(0.0)
 
@@ -152,7 +152,7 @@ def test_laws_without_a_derivative_at_rest_have_no_limit(led_point):
     assert _told(led_point(0.5), Multipliers(_finite_time), led_point(0.5).start(), 0.1) == ""
 
 
-def test_stabilized_integrals_are_judged_with_what_they_stand_on(led_point):
+def test_stabilized_integrals_are_examined_with_what_they_stand_on(led_point):
     """Kepler's integrals, and the constraints of an inner formulation."""
     kepler = Kepler()
     start = jaxdae.State(*kepler.start())

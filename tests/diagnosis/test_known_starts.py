@@ -1,4 +1,4 @@
-"""Starts are judged wherever their numbers are known: batches, gradients, compiled programs."""
+"""Starts are checked wherever their numbers are known: batches, gradients, compiled programs."""
 
 import diffrax
 import jax
@@ -17,7 +17,7 @@ from jaxdae import (
     State,
 )
 from jaxdae.formulations import FullRankSolve
-from jaxdae.simulation.native import native_reading
+from jaxdae.simulation.native import row_kernel
 from jaxdae.solvers import RK4
 from jaxdae.systems.independence import are_dependent
 
@@ -158,19 +158,19 @@ class Doubled(jaxdae.System):
 
 # Squares of singular values that single precision resolves are larger.
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [None, native_reading], ids=["plain", "native"])
+@pytest.mark.parametrize("kernel", [None, row_kernel], ids=["plain", "native"])
 @pytest.mark.parametrize(("dtype", "least"), [("float64", 1e-5), ("float32", 2e-2)])
-def test_starts_that_vary_in_a_program_are_judged_on_the_constraints(dtype, least, kernel):
+def test_starts_that_vary_in_a_program_are_checked_on_the_constraints(dtype, least, kernel):
     """By the rank there, known by hand: off them the rows differ by the distance."""
     off = jnp.array([0.0, 1e-7, 1e-6, 1e-5, 1e-4], dtype)
     q = jnp.array([0.6, 0.8, 0.3], dtype) + off[:, None] * jnp.array([0.3, -0.7, 0.5], dtype)
     v = jnp.broadcast_to(jnp.array([0.8, -0.6, 0.0], dtype), q.shape)
 
     @jax.jit
-    def judged(angle, q, v):
-        judge = lambda q, v: are_dependent(Doubled(angle), 0.0, State(q, v), kernel)  # noqa: E731
-        return jax.vmap(judge)(q, v)
+    def dependent(angle, q, v):
+        one = lambda q, v: are_dependent(Doubled(angle), 0.0, State(q, v), kernel)  # noqa: E731
+        return jax.vmap(one)(q, v)
 
-    assert judged(0.0, q, v).all()
-    assert not judged(1.0, q, v).any()
-    assert not judged(least, q, v).any()
+    assert dependent(0.0, q, v).all()
+    assert not dependent(1.0, q, v).any()
+    assert not dependent(least, q, v).any()

@@ -78,7 +78,7 @@ def test_it_runs_wherever_multipliers_do(backend, solver):
     np.testing.assert_allclose(runs[0].multipliers, runs[1].multipliers, rtol=0, atol=1e-11)
 
 
-def test_its_gains_are_judged_and_its_parts_checked():
+def test_its_gains_are_examined_and_its_parts_checked():
     with pytest.warns(RuntimeWarning, match="the step of 0.01 s is beyond the step limit"):
         run(OneMatrix(Baumgarte.critical(1e3)), t1=0.01, throw=False)
     with pytest.raises(ValueError, match="Baumgarte lacks a gain"):

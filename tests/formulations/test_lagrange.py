@@ -182,7 +182,7 @@ def test_full_weights_of_28_may_be_unstable_where_27_dissipates():
         H = formulation.perturbation_matrix(Held(), jnp.zeros(()), state)
         return np.linalg.eigvals(np.asarray(H)).real.max()
 
-    def told(formulation):
+    def warning(formulation):
         found = preconditions.growth_warning(Held(), formulation, None, state, jnp.zeros(()))
         return "" if found is None else found
 
@@ -192,14 +192,14 @@ def test_full_weights_of_28_may_be_unstable_where_27_dissipates():
     assert growth(used) == pytest.approx(np.linalg.eigvals(by_hand).real.max(), rel=1e-10)
     assert growth(used) > 0.9
     unstable = jaxdae.LinearStabilization(-STIFFNESS, DAMPING)
-    assert "spectrum is in the left half-plane" in told(Multipliers(unstable))
-    assert "root 0.9" in told(used)
+    assert "spectrum is in the left half-plane" in warning(Multipliers(unstable))
+    assert "root 0.9" in warning(used)
     with pytest.warns(RuntimeWarning, match=r"violations grow with these .* alpha a number or dia"):
         jaxdae.simulate(Held(), used, state, t1=0.01, dt=0.01, solver=diffrax.Euler())
     assert growth(_energy_form()) < -1e-3
     diagonal = Penalty(jnp.diag(jnp.asarray(WEIGHT)), Baumgarte(0.4, jnp.array([17.0, 22.0])))
     assert growth(diagonal) < -1e-3
-    assert told(diagonal) == told(_energy_form()) == ""
+    assert warning(diagonal) == warning(_energy_form()) == ""
 
 
 class Rotated(jaxdae.System):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from helpers.agreement import FORMULATIONS
-from helpers.judged import JUDGED
+from helpers.oracle_models import ORACLE_MODELS
 from jaxdae import simulate
 
 # In turn, two for each mechanism besides the multipliers. Penalties and realizing forces are
@@ -17,11 +17,11 @@ EXACT = (
 # compared on all, and its motions with those of kernels in the matrix.
 PLAIN = ("two-link", "motor", "knife edge")
 CASES = [
-    *((system, "multipliers", "native") for system in JUDGED),
+    *((system, "multipliers", "native") for system in ORACLE_MODELS),
     *(pytest.param(x, "multipliers", "plain", marks=pytest.mark.slow) for x in PLAIN),
     *(
         pytest.param(system, EXACT[(i + j) % len(EXACT)], "native", marks=pytest.mark.slow)
-        for i, system in enumerate(JUDGED)
+        for i, system in enumerate(ORACLE_MODELS)
         for j in (0, 4)
     ),
 ]
@@ -29,11 +29,11 @@ CASES = [
 
 @pytest.mark.parametrize(("system", "name", "backend"), CASES)
 def test_motion_and_multipliers_are_those_of_scipy(system, name, backend):
-    judged = JUDGED[system]
-    model, state = judged.start()
-    dt = judged.t1 / judged.steps
-    run = simulate(model, FORMULATIONS[name], state, t1=judged.t1, dt=dt, backend=backend)
-    expected = judged.oracle.motion(np.asarray(run.ts))
+    case = ORACLE_MODELS[system]
+    model, state = case.start()
+    dt = case.t1 / case.steps
+    run = simulate(model, FORMULATIONS[name], state, t1=case.t1, dt=dt, backend=backend)
+    expected = case.oracle.motion(np.asarray(run.ts))
     for quantity in ("q", "v", "w"):
         # The truncation of the steps; SciPy's own is a hundredth of it.
         np.testing.assert_allclose(
@@ -46,12 +46,12 @@ def test_motion_and_multipliers_are_those_of_scipy(system, name, backend):
         assert (run.backend, run.why_not_native) == ("native", None)
 
 
-@pytest.mark.parametrize("system", JUDGED)
+@pytest.mark.parametrize("system", ORACLE_MODELS)
 def test_the_oracle_does_not_depend_on_its_method(system):
     """An implicit method of order five, whose tolerance is the same, comes to the same motion."""
-    judged = JUDGED[system]
-    ts = np.array([0.0, judged.t1])
-    for one, other in zip(judged.oracle.motion(ts), judged.oracle.motion(ts, "Radau"), strict=True):
+    case = ORACLE_MODELS[system]
+    ts = np.array([0.0, case.t1])
+    for one, other in zip(case.oracle.motion(ts), case.oracle.motion(ts, "Radau"), strict=True):
         np.testing.assert_allclose(
             one, other, rtol=1e-9, atol=1e-10 * (1 + np.abs(one).max(initial=0))
         )

@@ -37,12 +37,12 @@ module.ptx = _recorded
 
 @cache
 def _entry(text: str) -> tuple[Callable, ctypes.Array]:
-    """The kernel of a PTX as a function of addresses and numbers, and what a thread is told."""
+    """The kernel of a PTX as a function of addresses and numbers; special registers of a thread."""
     assemble(text, "sm_70")
     source = SOURCES[text].replace("ptx_kernel void @kernel(", "void @kernel(")
     source = re.sub(rf"^declare .*{re.escape(_READ)}.*$", "", source, flags=re.MULTILINE)
     numbers = (ctypes.c_int32 * len(_SPECIAL))()
-    told = "\n".join(
+    registers = "\n".join(
         f"define internal i32 @special.{name}() {{\n"
         f"  %place = inttoptr i64 {ctypes.addressof(numbers) + 4 * i} to ptr\n"
         "  %number = load volatile i32, ptr %place\n  ret i32 %number\n}"
@@ -54,7 +54,7 @@ def _entry(text: str) -> tuple[Callable, ctypes.Array]:
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1,
         jit=True,
     )  # fmt: skip
-    code = llvm.parse_assembly(source.replace(f"@{_READ}", "@special.") + "\n" + told)
+    code = llvm.parse_assembly(source.replace(f"@{_READ}", "@special.") + "\n" + registers)
     code.verify()
     count = len(list(code.get_function("kernel").arguments))
     engine = llvm.create_mcjit_compiler(code, target)

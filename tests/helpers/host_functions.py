@@ -11,7 +11,7 @@ from jaxdae.kernels.emission.elementary_functions import BOTH, call, function
 from jaxdae.kernels.export.fused_products import fused_double, fused_single
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.llvm import machine_code
-from jaxdae.kernels.llvm.module import Definition, Module
+from jaxdae.kernels.llvm.module import Definition, LlvmModule
 from jaxdae.kernels.llvm.registers import Condition, Number
 from jaxdae.kernels.llvm.writer import Writer
 
@@ -68,13 +68,13 @@ def without_fma(definitions: Iterable[Definition]) -> str:
     fused = [*fused_double(), *fused_single()]
     each = [f"ptr @{x.name}" for x in fused]
     kept = f"@llvm.compiler.used = appending global [{len(each)} x ptr] [{', '.join(each)}]"
-    return f'{Module([*definitions, *fused]).text}\n\n{kept}, section "llvm.metadata"'
+    return f'{LlvmModule([*definitions, *fused]).text}\n\n{kept}, section "llvm.metadata"'
 
 
 def on_host(names: Sequence[str], width: int, dtype: Any) -> dict[str, Callable[..., Any]]:
     """Functions of arrays by the names of operations, compiled for this machine."""
     counts = {f"of_{x}": arguments(x) for x in names}
-    functions = loaded(Module(definitions(names, width, dtype)).text, counts, width)
+    functions = loaded(LlvmModule(definitions(names, width, dtype)).text, counts, width)
     return {x: functions[f"of_{x}"] for x in names}
 
 

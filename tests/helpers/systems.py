@@ -74,6 +74,77 @@ class Everything(jaxdae.System):
         )
 
 
+class MassOnCircle(jaxdae.System):
+    """Unit mass on a circle: `q = (cos a, sin a)`, `a' = exp(-t / 2)`, `lam = a'^2 / 2`.
+
+    That is its motion from `start()`, with the constraint stated once; `copies` repeat it.
+    """
+
+    copies: int = 1
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def dissipation(self, t, q, v):
+        del t, q
+        return 0.25 * v @ v
+
+    def position_constraints(self, t, q):
+        del t
+        return (q @ q - 1.0) * jnp.arange(1.0, 1.0 + self.copies)
+
+    def start(self):
+        """State at `t = 0`, with a velocity of 1 m/s along the circle."""
+        return jaxdae.State(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
+
+
+class DrivenPendulum(jaxdae.System):
+    """A mass that depends on its place, on a rope of varying length from a moving support."""
+
+    rope: float = 1.0
+
+    def kinetic_energy(self, t, q, v):
+        del t
+        return 0.5 * v @ v * (1 + 0.1 * q[0] ** 2)
+
+    def potential_energy(self, t, q):
+        del t
+        return 9.81 * q[1]
+
+    def position_constraints(self, t, q):
+        length = self.rope + 0.1 * jnp.cos(2 * t)
+        return jnp.stack([(q[0] - 0.2 * jnp.sin(3 * t)) ** 2 + q[1] ** 2 - length**2])
+
+    def start(self):
+        """A consistent state at `t = 0`."""
+        return jaxdae.consistent_state(self, jnp.array([0.5, -0.9]), jnp.array([0.3, 0.2]))
+
+
+class RedundantLoop(jaxdae.System):
+    """Three masses on equal cranks, each at its distance from both others: one loop too many."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 9.81 * jnp.sum(q[1::2])
+
+    def position_constraints(self, t, q):
+        del t
+        a, b, c = jnp.split(q, 3)
+        x = jnp.array([1.0, 0.0])
+        pairs = (a, 1), (b - x, 1), (c - 2 * x, 1), (a - b, 1), (b - c, 1), (a - c, 4)
+        return jnp.stack([d @ d - length for d, length in pairs])
+
+    def start(self, crank):
+        """At rest, with all cranks at a place of the first mass [m], shape `(2,)`."""
+        pivots = jnp.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
+        return jaxdae.State(jnp.ravel(crank + pivots), jnp.zeros(6))
+
+
 class LedPoint(jaxdae.System):
     """A unit mass on the unit circle whose abscissa is led: `x = speed t`.
 

@@ -13,8 +13,8 @@ import jaxdae
 from helpers.rubbing_crank import rubbing_motion, RubbingCrank
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.identification import Channel, Experiment, Identification, identify, Measurement
-from jaxdae.identification.findings import Opening, singular_passages, SingularPassage
-from jaxdae.identification.fit import Model, raw_names_of, Readings, Settings
+from jaxdae.identification.findings import Opening, singular_positions, SingularPositions
+from jaxdae.identification.fit import MeasurementModel, Predictions, raw_names_of, Settings
 from jaxdae.identification.preparation import prepared
 from jaxdae.models import SliderCrank
 from jaxdae.systems import State
@@ -56,10 +56,10 @@ def free(params, formulation: AbstractFormulation = ROBUST):
     return SliderCrank(**params), formulation
 
 
-def passages(build, params, runs=1, states=None, settings=ADAPTIVE):
+def singular(build, params, runs=1, states=None, settings=ADAPTIVE):
     """What is said of runs along the exact motion; no run is made."""
     experiments = [record()] * runs
-    model = Model(build, tuple(x.reading for x in CHANNELS.values()), settings)
+    model = MeasurementModel(build, tuple(x.reading for x in CHANNELS.values()), settings)
     task = prepared(model, params, experiments, CHANNELS, 1)
     q, v = jax.vmap(SliderCrank().equal_links_motion)(*map(jnp.asarray, rubbing_motion(TIMES)))
     one = State(q, v, jnp.zeros((30, 0)))
@@ -67,8 +67,8 @@ def passages(build, params, runs=1, states=None, settings=ADAPTIVE):
         jax.tree.map(lambda x: jnp.stack([x] * runs), one) if states is None else states(one)
     )
     first = jax.tree.map(lambda x: jnp.stack([x] * runs), begun(SliderCrank()))
-    made = [Readings(None, first, all_states)]
-    return singular_passages(task, task.x, made, raw_names_of(params), experiments)
+    made = [Predictions(None, first, all_states)]
+    return singular_positions(task, task.x, made, raw_names_of(params), experiments)
 
 
 def test_links_of_one_length_keep_the_position():
@@ -78,7 +78,7 @@ def test_links_of_one_length_keep_the_position():
         "slider_mass": jnp.array(1.0),
         "damping": jnp.array(0.5),
     }
-    (one,) = passages(tied, params)
+    (one,) = singular(tied, params)
     angles = np.interp(one.times, TIMES, rubbing_motion(TIMES)[0])
     # Linear interpolation of the angle over steps of 0.04 s; a row is 0.2 rad.
     np.testing.assert_allclose(angles, [0.5 * np.pi, 1.5 * np.pi], atol=0.02)
@@ -90,7 +90,7 @@ def test_links_of_one_length_keep_the_position():
 def test_a_length_of_its_own_opens_the_position():
     """`r sin theta + l sin psi` at 90 and -90 degrees: 1 % of a length are 0.01 m apart."""
     params = {"crank_length": jaxdae.tuning.Positive(1.0), "slider_mass": jnp.array(1.3)}
-    (one,) = passages(free, params)
+    (one,) = singular(free, params)
     (opening,) = one.openings
     assert opening.name == "log crank_length"
     # The position is found to 1e-4 of the distance between rows.
@@ -101,13 +101,13 @@ def test_a_length_of_its_own_opens_the_position():
 def test_a_run_that_failed_hides_nothing_of_the_one_beside_it():
     params = {"slider_mass": jnp.array(1.3)}
     half = lambda x: State(*(jnp.stack([jnp.full_like(a, jnp.nan), a]) for a in (x.q, x.v, x.w)))  # noqa: E731
-    (one,) = passages(free, params, 2, half)
+    (one,) = singular(free, params, 2, half)
     assert one.experiment == "2"
 
 
 def test_other_formulations_are_warned_of():
     params = {"slider_mass": jnp.array(1.3)}
-    (one,) = passages(partial(free, formulation=jaxdae.NullSpace()), params)
+    (one,) = singular(partial(free, formulation=jaxdae.NullSpace()), params)
     assert one.refused is not None
     assert "NullSpace may lose the branch or the energy" in one.refused
 
@@ -117,7 +117,7 @@ def test_other_formulations_are_warned_of():
 )
 def test_fixed_steps_are_told_from_a_first_step(controller, fixed):
     settings = Settings(0.01, None, controller, 4096, "auto")
-    (one,) = passages(free, {"slider_mass": jnp.array(1.3)}, settings=settings)
+    (one,) = singular(free, {"slider_mass": jnp.array(1.3)}, settings=settings)
     assert one.fixed == fixed
 
 
@@ -137,7 +137,7 @@ def test_a_slider_crank_is_identified_through_its_singular_positions(fit):
     reference = np.array([*expected.values()])
     assert (np.abs(fit.values[order] - reference) < 2.5 * fit.standard_errors[order]).all()
     assert fit.stop_reason == "converged"
-    assert len(fit.singular_passages[0].times) == 2
+    assert len(fit.singular_positions[0].times) == 2
 
     def shown(values):
         theta = rubbing_motion(TIMES, **dict(zip(expected, values, strict=True)))[0]
@@ -150,7 +150,7 @@ def test_a_slider_crank_is_identified_through_its_singular_positions(fit):
     np.testing.assert_allclose(found, np.linalg.inv(jac.T @ jac), rtol=1e-4)
 
 
-ONE = SingularPassage("1", (0.25,), 1e-5, None, None, (), ("loop y",))
+ONE = SingularPositions("1", (0.25,), 1e-5, None, None, (), ("loop y",))
 
 
 def said(fit: Identification, **changes) -> list[str]:
@@ -160,17 +160,17 @@ def said(fit: Identification, **changes) -> list[str]:
 @pytest.mark.slow
 def test_cautions_say_what_has_no_derivative(fit):
     opened = ONE._replace(openings=(Opening("log crank_length", 0.01, 0.007),))
-    (text,) = said(fit, singular_passages=(opened,))
+    (text,) = said(fit, singular_positions=(opened,))
     assert "a change of log crank_length by 0.01 moves them 0.007 apart" in text
     assert "has no derivative" in text
-    (text,) = said(fit, singular_passages=(opened._replace(guessed=True),))
+    (text,) = said(fit, singular_positions=(opened._replace(guessed=True),))
     assert "experiment 1, with the first guess of the parameters, passes singular" in text
-    (text,) = said(fit, singular_passages=(ONE._replace(fixed=0.01),))
+    (text,) = said(fit, singular_positions=(ONE._replace(fixed=0.01),))
     assert "as near as 1e-05, with steps of 0.01 s" in text
-    (text,) = said(fit, singular_passages=(ONE._replace(refused="the run passed 1 near"),))
+    (text,) = said(fit, singular_positions=(ONE._replace(refused="the run passed 1 near"),))
     assert text == "the run of experiment 1 passed 1 near"
-    (text,) = said(fit, singular_passages=(opened._replace(refused="the run passed 1 near."),))
+    (text,) = said(fit, singular_positions=(opened._replace(refused="the run passed 1 near."),))
     assert text.startswith("the run of experiment 1 passed 1 near. It passes singular")
-    assert said(fit, singular_passages=(ONE,)) == []
+    assert said(fit, singular_positions=(ONE,)) == []
     (text,) = said(fit, standard_errors=fit.values * np.array([0.1, 300.0, 0.1]))
     assert f"the standard errors of {fit.names[1]} (3e+02) are so many times" in text

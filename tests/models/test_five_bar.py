@@ -26,27 +26,27 @@ def test_accelerations_and_multipliers_are_those_of_arms_cut_free(torques):
     rng = np.random.default_rng(4)
     for _ in range(5):
         tip, speed = rng.uniform([-0.1, 0.3], [0.25, 0.5]), rng.normal(size=2)
-        judge = oracles.FiveBar(torques=torques, tip=tuple(tip), speed=tuple(speed))
-        reading = judge.read(np.array(judge.start()))
+        oracle = oracles.FiveBar(torques=torques, tip=tuple(tip), speed=tuple(speed))
+        expected = oracle.read(np.array(oracle.start()))
         state = at(tip, speed)
-        np.testing.assert_allclose(state.q, reading.q, atol=1e-14)
-        np.testing.assert_allclose(state.v, reading.v, atol=1e-12)
+        np.testing.assert_allclose(state.q, expected.q, atol=1e-14)
+        np.testing.assert_allclose(state.v, expected.v, atol=1e-12)
         given, found = jnp.array(torques), Multipliers()
         rate, multipliers = found.rate_and_multipliers(SYSTEM, 0.0, state, given)
-        np.testing.assert_allclose(multipliers, reading.lam, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(multipliers, expected.lam, rtol=1e-10, atol=1e-10)
         tip_acceleration = jax.jvp(
             lambda q, v: jax.jvp(SYSTEM.tip, (q,), (v,))[1], (state.q, state.v), (rate.q, rate.v)
         )[1]
-        np.testing.assert_allclose(tip_acceleration, judge.push(judge.start())[0], rtol=1e-10)
+        np.testing.assert_allclose(tip_acceleration, oracle.push(oracle.start())[0], rtol=1e-10)
 
 
 @pytest.mark.slow
 def test_the_motion_is_that_of_the_tip_by_scipy():
     run = simulate(SYSTEM, FORMULATION, at((0.18, 0.42), (0.0, 0.2)), t1=0.25, dt=0.0025)
-    judge = oracles.FiveBar().motion(np.asarray(run.ts))
-    # The oracle's tolerance is 1e-12; a hundred steps of eighth order have less.
-    np.testing.assert_allclose(run.q, judge.q, atol=1e-10)
-    np.testing.assert_allclose(run.v, judge.v, atol=1e-9)
+    exact = oracles.FiveBar().motion(np.asarray(run.ts))
+    # The tolerance of the oracle is 1e-12; a hundred steps of eighth order have less.
+    np.testing.assert_allclose(run.q, exact.q, atol=1e-10)
+    np.testing.assert_allclose(run.v, exact.v, atol=1e-9)
 
 
 def test_both_assembly_modes_close_the_loop_and_differ():

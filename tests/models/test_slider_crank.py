@@ -87,7 +87,7 @@ def test_penalty_passes_the_in_line_position_and_keeps_the_energy():
     assert float(theta[-1]) > 2 * np.pi
     energy = jax.vmap(system.equal_links_energy)(theta, rate)
     # The violation of the penalty is as large as the multiplier, which grows without bound
-    # towards the in-line positions; what remains of it afterwards is the error of the passage.
+    # towards the in-line positions; what remains of it afterwards is the error made there.
     away = np.abs(np.cos(theta)) > 0.3
     assert 0.6 * theta.size < np.count_nonzero(away) < theta.size
     np.testing.assert_allclose(energy, energy[0], rtol=1e-2)

@@ -1,6 +1,6 @@
-"""Motions by SciPy on equations derived by hand: what the library is judged by, and none of it."""
+"""Motions by SciPy on equations derived by hand: what tests of the library compare with."""
 
-from oracles.base import Oracle as Oracle, Reading as Reading
+from oracles.base import Oracle as Oracle, Solution as Solution
 from oracles.five_bar import FiveBar as FiveBar
 from oracles.mechanisms import (
     Chain as Chain,

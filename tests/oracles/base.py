@@ -8,8 +8,8 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 
-class Reading(NamedTuple):
-    """What the library calls a state, with its multipliers, at one time or with times first.
+class Solution(NamedTuple):
+    """A state in the coordinates of the library, with multipliers; at one time, or times first.
 
     Args:
         q: coordinates.
@@ -40,10 +40,10 @@ class Oracle(ABC):
         """Their derivatives."""
 
     @abstractmethod
-    def read(self, y: np.ndarray) -> Reading:
+    def read(self, y: np.ndarray) -> Solution:
         """The library's quantities."""
 
-    def motion(self, ts, method: str = "DOP853") -> Reading:
+    def motion(self, ts, method: str = "DOP853") -> Solution:
         """At given times, the first of them 0; the rest of the tolerances is round-off."""
         found = solve_ivp(
             lambda _, y: self.rate(y),
@@ -56,9 +56,9 @@ class Oracle(ABC):
         )
         assert found.success
         rows = [self.read(y) for y in found.y.T]
-        return Reading(*(np.array(x) for x in zip(*rows, strict=True)))
+        return Solution(*(np.array(x) for x in zip(*rows, strict=True)))
 
-    def sensitivity(self, name: str, ts) -> Reading:
+    def sensitivity(self, name: str, ts) -> Solution:
         """Derivative of the motion by a parameter, by central differences of fourth order.
 
         With steps of a thousandth of the parameter their error is 1e-12 of a fifth derivative, and
@@ -68,7 +68,9 @@ class Oracle(ABC):
         size = 1e-3 * value
         weights = {-2: 1 / 12, -1: -2 / 3, 1: 2 / 3, 2: -1 / 12}
         moved = {k: self.with_(**{name: value + k * size}).motion(ts) for k in weights}
-        return Reading(*(sum(c * moved[k][i] for k, c in weights.items()) / size for i in range(4)))
+        return Solution(
+            *(sum(c * moved[k][i] for k, c in weights.items()) / size for i in range(4))
+        )
 
     def with_(self, **parameters: float) -> Self:
         """The same mechanism with other parameters."""

@@ -5,7 +5,7 @@ from math import acos, atan2, cos, hypot, sin
 
 import numpy as np
 
-from oracles.base import Oracle, Reading
+from oracles.base import Oracle, Solution
 
 NONE = np.zeros(0)
 LEFT, RIGHT = 0, 1
@@ -89,4 +89,4 @@ class FiveBar(Oracle):
     def read(self, y):
         arms = [self.arm(arm, y) for arm in (LEFT, RIGHT)]
         q, v = (np.concatenate([x[i] for x in arms]) for i in (0, 1))
-        return Reading(q, v, NONE, self.push(y)[1])
+        return Solution(q, v, NONE, self.push(y)[1])

@@ -9,7 +9,7 @@ from math import asin, atan2, cos, hypot, pi, sin, sqrt, tan
 
 import numpy as np
 
-from oracles.base import Oracle, Reading
+from oracles.base import Oracle, Solution
 
 NONE = np.zeros(0)
 
@@ -34,7 +34,7 @@ class Pendulum(Oracle):
         q = length * np.array([sin(angle), -cos(angle)])
         v = length * turn * np.array([cos(angle), sin(angle)])
         tension = self.mass * (length * turn**2 + self.gravity * cos(angle))
-        return Reading(q, v, NONE, np.array([tension / (2 * length)]))
+        return Solution(q, v, NONE, np.array([tension / (2 * length)]))
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Chain(Oracle):
         lower = -self.mass2 * (a2 + up) @ e2
         upper = (lower * e2 - self.mass1 * (a1 + up)) @ e1
         lam = np.array([upper / (2 * l1), lower / (2 * l2)])
-        return Reading(np.append(q1, q2), np.append(v1, v2), NONE, lam)
+        return Solution(np.append(q1, q2), np.append(v1, v2), NONE, lam)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class SliderCrank(Oracle):
     def read(self, y):
         return self.at(y[0], y[1], self.spin(y[0], y[1], 0.0, 0.0))
 
-    def at(self, theta: float, turn: float, spin: float) -> Reading:
+    def at(self, theta: float, turn: float, spin: float) -> Solution:
         """Coordinates (theta, psi, s), their rates, and the forces at the slider's pin."""
         r, rod, m2 = self.crank_length, self.rod_length, self.rod_mass
         psi, k, dk, c, dc = self.ratios(theta)
@@ -148,7 +148,7 @@ class SliderCrank(Oracle):
         moment = m2 * (swing + carried + self.gravity * rod / 2 * cos(psi))
         lam2 = (rod * sin(psi) * lam1 - moment) / (rod * cos(psi))
         q = np.array([theta, psi, r * cos(theta) + rod * cos(psi)])
-        return Reading(q, turn * np.array([1.0, k, c]), NONE, np.array([lam1, lam2]))
+        return Solution(q, turn * np.array([1.0, k, c]), NONE, np.array([lam1, lam2]))
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Motor(Oracle):
         load, n = self.load.at(y[0], y[1], spin), self.gear_ratio
         gear = n * (self.efficiency * self.motor_constant * y[2] - self.rotor_inertia * n * spin)
         q, v = np.append(n * y[0], load.q), np.append(n * y[1], load.v)
-        return Reading(q, v, y[2:], np.append(gear, load.lam))
+        return Solution(q, v, y[2:], np.append(gear, load.lam))
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class TwoLink(Oracle):
         tip = m2 * l2 / 2 * cos(second)
         weight = self.gravity * np.array([(m1 / 2 + m2) * l1 * cos(first) + tip, tip])
         x, height = np.linalg.solve(jac.T, -(inertia @ a + swing + weight))
-        return Reading(y, v, NONE, np.array([height, x]))
+        return Solution(y, v, NONE, np.array([height, x]))
 
 
 @dataclass(frozen=True)
@@ -278,4 +278,4 @@ class KnifeEdge(Oracle):
         theta, along = y[2:]
         v = np.array([along * cos(theta), along * sin(theta), self.turn_rate])
         side = along * self.turn_rate + self.gravity * sin(self.slope) * sin(theta)
-        return Reading(y[:3], v, NONE, np.array([self.mass * side]))
+        return Solution(y[:3], v, NONE, np.array([self.mass * side]))

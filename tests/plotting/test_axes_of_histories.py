@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from helpers.figures import legend, stub, TIMES, ylabels
-from jaxdae.diagnosis.passages import Passage
+from jaxdae.diagnosis.singularities import NearSingularity
 from jaxdae.plotting import plot_histories, style
 
 NO_LABELS = SimpleNamespace(coordinates=(), units=(), constraints=(), constraint_units=())
@@ -77,11 +77,11 @@ def test_many_coordinates_have_names_as_far_as_there_is_room(count, named):
 def test_many_singular_positions_hide_no_curve():
     """Lines through all axes for a few, along the edge for more; how many, and the closest."""
     for count, height in ((1, 1.0), (10, 1.0), (33, 0.08)):
-        passages = [Passage(0.05 * (i + 1), 1e-7 * i) for i in range(count)]
-        figure = plot_histories(stub(), singular=passages)
+        singularities = [NearSingularity(0.05 * (i + 1), 1e-7 * i) for i in range(count)]
+        figure = plot_histories(stub(), singular=singularities)
         for ax in figure.axes:
             marks = [x for x in ax.get_lines() if x.get_linestyle() == "--"]
-            assert [np.ravel(x.get_xdata())[0] for x in marks] == [x.time for x in passages]
+            assert [np.ravel(x.get_xdata())[0] for x in marks] == [x.time for x in singularities]
             assert all(np.ravel(x.get_ydata()).tolist() == [0.0, height] for x in marks)
             curves = [x for x in ax.get_lines() if x.get_linestyle() == "-"]
             assert max(x.zorder for x in marks) < min(x.zorder for x in curves)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxdae.plotting import save_figure
-from jaxdae.plotting.gains import Limit, Plane, plot_levels, plot_planes
+from jaxdae.plotting.gains import CostPlane, Limit, plot_levels, plot_planes
 
 
 def run(decay: float, rows: int = 5):
@@ -39,7 +39,7 @@ def plane(cost):
     fine = np.geomspace(0.1, 5, 9), np.geomspace(0.01, 10, 8)
     limit = Limit(*fine, fine[0][:, None] + 0 * fine[1])
     path = np.array([[0.2, 0.02], [1.0, 1.0]])
-    return Plane("tuned", x, y, cost, limit, {"first": (0.2, 0.02), "by theory": (3, 4)}, path)
+    return CostPlane("tuned", x, y, cost, limit, {"first": (0.2, 0.02), "by theory": (3, 4)}, path)
 
 
 def test_the_plane_shows_costs_gains_limit_and_path():

@@ -11,7 +11,7 @@ import pytest
 from helpers.stored_runs import released, stored
 from jaxdae import Trajectory
 from jaxdae.plotting import plot_histories
-from jaxdae.results import readings
+from jaxdae.results import derived_quantities
 from jaxdae.storage.runs import About
 
 
@@ -32,7 +32,7 @@ def no_computation(monkeypatch):
         raise AssertionError("computed")
 
     for name in ("at_rows", "over_run", "final_state"):
-        monkeypatch.setattr(readings, name, refuse)
+        monkeypatch.setattr(derived_quantities, name, refuse)
 
 
 @pytest.mark.usefixtures("no_computation")
@@ -87,7 +87,7 @@ def test_a_batch_says_which_member_drifted_most(batch):
         assert line == f"{name} {most.max():.3g}{unit}, of member {most.argmax()}"
     assert repr(run.stored()).splitlines()[5:] == lines[5:]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readings, "at_rows", None)
+        patch.setattr(derived_quantities, "at_rows", None)
         assert repr(run).splitlines() == lines
 
 

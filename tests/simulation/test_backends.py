@@ -19,7 +19,7 @@ from jaxdae.kernels.cuda import driver as driver_of_gpus
 from jaxdae.kernels.cuda.driver import Driver
 from jaxdae.kernels.launch import obstacles
 from jaxdae.kernels.llvm import machine_code, xla_interface
-from jaxdae.kernels.llvm.module import Module
+from jaxdae.kernels.llvm.module import LlvmModule
 from jaxdae.memory import Memory
 from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.simulation.backends import BackendError
@@ -166,7 +166,7 @@ def test_another_interface_of_xla_is_not_trusted(text, reason, tmp_path, monkeyp
     with pytest.raises(
         machine_code.MachineCodeError, match=f"{reason}.*; use the function without"
     ):
-        machine_code.register(Module([]))
+        machine_code.register(LlvmModule([]))
 
 
 def on_a_gpu(monkeypatch, driver):
@@ -344,8 +344,8 @@ def test_a_derivative_that_cannot_be_a_kernel_is_told_with_the_remedy():
     twice = jax.grad(lambda k: run(Spring(2 * k)).q[-1].sum())(2.0)
     auto = jax.jit(jax.grad(lambda k: end(k, "auto")))(2.0)
     np.testing.assert_allclose(auto, twice, rtol=1e-12)
-    told = "native kernel, but not this derivative: pure_callback.*backend='plain'"
-    with pytest.raises(jaxdae.BackendError, match=told):
+    message = "native kernel, but not this derivative: pure_callback.*backend='plain'"
+    with pytest.raises(jaxdae.BackendError, match=message):
         jax.grad(end)(2.0, "native")
 
 

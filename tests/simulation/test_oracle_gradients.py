@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from helpers.judged import JUDGED
+from helpers.oracle_models import ORACLE_MODELS
 from jaxdae import Multipliers, simulate
 
 
-def end(judged, backend, adjoint):
+def end(case, backend, adjoint):
     """The last row of a run, flat, as a function of the parameters."""
 
     def of(parameters):
-        model, state = judged.make(*parameters)
-        dt = judged.t1 / judged.steps
+        model, state = case.make(*parameters)
+        dt = case.t1 / case.steps
         how: dict[str, Any] = {"dt": dt, "backend": backend, "adjoint": adjoint}
-        run = simulate(model, Multipliers(), state, t1=judged.t1, **how)
+        run = simulate(model, Multipliers(), state, t1=case.t1, **how)
         return jnp.concatenate([run.q[-1], run.v[-1], run.w[-1], run.multipliers[-1]])
 
     return of
@@ -32,9 +32,9 @@ def slopes():
 
     def of(system):
         if system not in found:
-            judged = JUDGED[system]
-            ts = np.array([0.0, judged.t1])
-            columns = [judged.oracle.sensitivity(x, ts) for x in judged.parameters]
+            case = ORACLE_MODELS[system]
+            ts = np.array([0.0, case.t1])
+            columns = [case.oracle.sensitivity(x, ts) for x in case.parameters]
             found[system] = np.stack([np.concatenate([x[-1] for x in c]) for c in columns], 1)
         return found[system]
 
@@ -46,9 +46,9 @@ def slopes():
 # is compared with it for the kernels.
 REVERSE = ("knife edge",)
 EVERY = [
-    *((system, "native", "reverse") for system in JUDGED),
-    *((system, "native", "forward") for system in list(JUDGED)[::2]),
-    *((system, "plain", "reverse" if system in REVERSE else "forward") for system in JUDGED),
+    *((system, "native", "reverse") for system in ORACLE_MODELS),
+    *((system, "native", "forward") for system in list(ORACLE_MODELS)[::2]),
+    *((system, "plain", "reverse" if system in REVERSE else "forward") for system in ORACLE_MODELS),
 ]
 
 
@@ -63,12 +63,12 @@ CASES = [x if is_quick(*x) else pytest.param(*x, marks=pytest.mark.slow) for x i
 
 @pytest.mark.parametrize(("system", "backend", "mode"), CASES)
 def test_gradients_are_the_differences_of_scipy(system, backend, mode, slopes):
-    judged = JUDGED[system]
-    parameters = jnp.array([getattr(judged.oracle, x) for x in judged.parameters])
+    case = ORACLE_MODELS[system]
+    parameters = jnp.array([getattr(case.oracle, x) for x in case.parameters])
     forward = mode == "forward"
     adjoint = diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
     jacobian = jax.jacfwd if forward else jax.jacrev
-    found = jax.jit(jacobian(end(judged, backend, adjoint)))(parameters)
+    found = jax.jit(jacobian(end(case, backend, adjoint)))(parameters)
     expected = slopes(system)
     size = 1 + np.abs(expected).max(1, keepdims=True)
     # Of the differences, 1e-9 over parameters that are a hundredth; of the steps, less.

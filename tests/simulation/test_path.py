@@ -35,11 +35,11 @@ def stacks(monkeypatch) -> list[list[str]]:
     jax.clear_caches()
     found, evaluated = [], dynamics._evaluate
 
-    def noted(*arguments, **named):
+    def recorded(*arguments, **named):
         found.append([x.filename for x in traceback.extract_stack()])
         return evaluated(*arguments, **named)
 
-    monkeypatch.setattr(dynamics, "_evaluate", noted)
+    monkeypatch.setattr(dynamics, "_evaluate", recorded)
     return found
 
 
@@ -77,6 +77,6 @@ def test_a_run_goes_through_them_in_this_order(backend, stacks):
 def test_the_result_knows_no_backend():
     """It is given the one that reads it; nothing that it imports leads to one."""
     text = (ROOT / "jaxdae/results/trajectory.py").read_text()
-    text += (ROOT / "jaxdae/results/readings.py").read_text()
+    text += (ROOT / "jaxdae/results/derived_quantities.py").read_text()
     assert not re.search(r"import .*(backends|native|plain|kernels)", text)
     assert "jaxdae.kernels" not in text

@@ -52,7 +52,7 @@ def agree(expected, system=None, start=START, backends=("native",), **settings):
 
 @pytest.mark.slow
 def test_nothing_remembered_serves_another_system():
-    """One class, one field function: what else differs must be told apart."""
+    """One class, one field function: what else differs must make another kernel."""
     twice: dict[str, Any] = {"backends": ("plain", "native")}
     other = State([0.1], [0.3], jnp.array([0.2, 0.4]))  # four numbers, divided otherwise
     single = jax.tree.map(lambda x: x.astype(jnp.float32), START)

@@ -50,14 +50,14 @@ def run(x, point, kind: str, backend: Any = "auto", **settings):
     )  # fmt: skip
 
 
-def judged(ts, q, v):
+def weighted_sum(ts, q, v):
     return jnp.sum(jnp.sin(ts) * q**2 * v + v**3)
 
 
 def loss(x, point, kind: str, **settings):
     """Of a state within a step and of the last one, and of their times."""
     found = run(x, point, kind, **settings)
-    return judged(found.ts, found.q[:, 0], found.v[:, 0])
+    return weighted_sum(found.ts, found.q[:, 0], found.v[:, 0])
 
 
 def by_hand(x, point, kind: str):
@@ -81,7 +81,7 @@ def by_hand(x, point, kind: str):
             rows = [_hermite((x[2] - t) / h, h, y, y1, k1, field(end, y1))]
         y = y1
     ts, states = jnp.stack([x[2], jnp.asarray(ends[-1])]), jnp.stack([*rows, y])
-    return judged(ts, states[:, 0], states[:, 1])
+    return weighted_sum(ts, states[:, 0], states[:, 1])
 
 
 def _hermite(s, h, y0, y1, f0, f1):
@@ -180,14 +180,14 @@ def test_derivatives_by_hand_are_those_of_differences(expected):
 def test_a_backend_asked_for_by_name_refuses_derivatives_by_times():
     def end(t1, backend):
         found = run(POINTS[0, :2], POINTS[0], CONTROLLED, backend, t1=t1)
-        told.append(found.why_not_native)
+        reasons.append(found.why_not_native)
         return found.q[-1, 0]
 
-    told: list[str | None] = []
+    reasons: list[str | None] = []
     with pytest.raises(BackendError, match=r"not this derivative: derivatives by times.*'auto'"):
         jax.grad(end)(0.31, "native")
     jax.eval_shape(jax.grad(lambda t1: end(t1, "auto")), 0.31)
-    assert told == [f"only {TIMES}"]
+    assert reasons == [f"only {TIMES}"]
 
 
 class Rooted(jaxdae.System):
@@ -257,9 +257,9 @@ def test_failed_members_leave_the_gradient_of_a_sum_alone(steps, backend, orders
     # diffrax chooses no first step for a start that is no number.
     taken = [0, 1, 2, 4] if (steps, backend) == ("adaptive", "plain") else slice(None)
     starts, good = STARTS[taken], GOOD[taken]
-    judged = jax.jit(all_of)
-    failing = judged(2.0, starts, np.ones_like(good))
-    alone = judged(2.0, np.where(good[:, None], starts, 1.2), good)
+    compiled = jax.jit(all_of)
+    failing = compiled(2.0, starts, np.ones_like(good))
+    alone = compiled(2.0, np.where(good[:, None], starts, 1.2), good)
     assert all(np.abs(x) > 1e-3 for x in jax.tree.leaves(alone))
     # Plain steps are shared by none.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), failing, alone)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import MassOnCircle
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.simulation.choices import make_solver
 from jaxdae.solvers import AdamsBashforth, Projected
@@ -20,28 +21,12 @@ END = diffrax.SaveAt(t1=True)
 BACKENDS = ["plain", "native"]
 
 
-class Circle(jaxdae.System):
-    """Unit mass on a circle: `q = (cos a, sin a)`, `a' = exp(-t / 2)`, `lam = a'^2 / 2`."""
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def dissipation(self, t, q, v):
-        del t, q
-        return 0.25 * v @ v
-
-    def position_constraints(self, t, q):
-        del t
-        return jnp.stack([q @ q - 1.0])
-
-
-START = jaxdae.State(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
+START = MassOnCircle().start()
 
 
 def run(state=START, **options):
     settings: dict[str, Any] = {"t1": 1.0, "saveat": END} | options
-    return jaxdae.simulate(Circle(), jaxdae.Multipliers(), state, **settings)
+    return jaxdae.simulate(MassOnCircle(), jaxdae.Multipliers(), state, **settings)
 
 
 def error(found):

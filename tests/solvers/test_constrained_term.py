@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import MassOnCircle
 from jaxdae.solvers import ConstrainedTerm
 from jaxdae.solvers.base import AbstractTracedSolver
 
@@ -79,28 +80,12 @@ def constrained(d, residual):
     return free + spread @ jnp.linalg.solve(jax.jacfwd(off)(none), off(none))
 
 
-class Pendulum(jaxdae.System):
-    """Turned at a constant rate by a force along its path, whose work its friction takes."""
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def dissipation(self, t, q, v):
-        del t, q
-        return 0.25 * v @ v
-
-    def position_constraints(self, t, q):
-        del t
-        return jnp.stack([q @ q - 1.0])
-
-
 def run(solver, dt, formulation=None, **options):
     """From `(1, 0)` with a velocity of 1 m/s along the circle."""
-    state = jaxdae.State(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
+    state = MassOnCircle().start()
     formulation = jaxdae.Multipliers() if formulation is None else formulation
     settings: dict[str, Any] = {"t1": 1.0} | options
-    return jaxdae.simulate(Pendulum(), formulation, state, dt=dt, solver=solver, **settings)
+    return jaxdae.simulate(MassOnCircle(), formulation, state, dt=dt, solver=solver, **settings)
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -120,7 +105,7 @@ def test_derivatives_go_through_the_steps():
     def end(scale):
         state = jaxdae.State(jnp.array([1.0, 0.0]), scale * jnp.array([0.0, 1.0]))
         run = jaxdae.simulate(
-            Pendulum(), jaxdae.Multipliers(), state, t1=0.2, dt=0.05, solver=HalfExplicit(2)
+            MassOnCircle(), jaxdae.Multipliers(), state, t1=0.2, dt=0.05, solver=HalfExplicit(2)
         )
         return run.q[-1, 0]
 
@@ -158,7 +143,7 @@ def test_derivatives_of_its_steps_in_kernels():
     def end(scale, backend: Any = "native"):
         state = jaxdae.State(jnp.array([1.0, 0.0]), scale * jnp.array([0.0, 1.0]))
         made = jaxdae.simulate(
-            Pendulum(), jaxdae.Multipliers(), state, t1=0.2, dt=0.05, solver=Traced(2),
+            MassOnCircle(), jaxdae.Multipliers(), state, t1=0.2, dt=0.05, solver=Traced(2),
             backend=backend, throw=False,
         )  # fmt: skip
         return made.q[-1, 0]

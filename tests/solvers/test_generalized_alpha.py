@@ -11,6 +11,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
+from helpers.systems import DrivenPendulum, RedundantLoop
 from jaxdae.models.chain import Chain
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.solvers import ConstrainedTerm, GeneralizedAlpha, Projected
@@ -22,23 +23,7 @@ TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
 TERM = ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
 
 
-class Swing(jaxdae.System):
-    """A mass that depends on its place, on a rope of varying length from a moving support."""
-
-    def kinetic_energy(self, t, q, v):
-        del t
-        return 0.5 * v @ v * (1 + 0.1 * q[0] ** 2)
-
-    def potential_energy(self, t, q):
-        del t
-        return 9.81 * q[1]
-
-    def position_constraints(self, t, q):
-        length = 1 + 0.1 * jnp.cos(2 * t)
-        return jnp.stack([(q[0] - 0.2 * jnp.sin(3 * t)) ** 2 + q[1] ** 2 - length**2])
-
-
-SWINGING = jaxdae.consistent_state(Swing(), jnp.array([0.5, -0.9]), jnp.array([0.3, 0.2]))
+SWINGING = DrivenPendulum().start()
 
 
 def run(system: Any, state, **options):
@@ -121,11 +106,11 @@ def test_infinitely_fast_vibrations_and_decays_are_damped_as_asked(rho_inf):
 def test_positions_velocities_and_multipliers_are_of_second_order(backend, index):
     """At the end and in the largest error along the way: no transient at the start."""
     times = diffrax.SaveAt(ts=jnp.linspace(0.0, 1.0, 11))
-    exact = values(exactly(Swing(), SWINGING, saveat=times))
+    exact = values(exactly(DrivenPendulum(), SWINGING, saveat=times))
     errors = []
     for dt in (0.005, 0.0025):
         solver = GeneralizedAlpha(0.8, index=index)
-        found = run(Swing(), SWINGING, dt=dt, saveat=times, solver=solver, backend=backend)
+        found = run(DrivenPendulum(), SWINGING, dt=dt, saveat=times, solver=solver, backend=backend)
         assert found.backend == backend
         violation = found.violation
         assert max(np.abs(violation.phi).max(), np.abs(violation.phi_dot).max()) < 1e-13
@@ -139,7 +124,7 @@ def test_positions_velocities_and_multipliers_are_of_second_order(backend, index
 @pytest.mark.parametrize("index", [2, 3])
 def test_multipliers_of_its_steps_are_of_second_order_from_the_first_on(index):
     """Those that it hands on, in the step of which the start is the first."""
-    args, y0 = (Swing(), jaxdae.Multipliers(), None), (SWINGING, None)
+    args, y0 = (DrivenPendulum(), jaxdae.Multipliers(), None), (SWINGING, None)
     solver, errors = GeneralizedAlpha(0.8, index=index), []
 
     @jax.jit
@@ -169,12 +154,12 @@ def test_a_chain_of_many_links_keeps_its_constraints():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("index", [2, 3])
 def test_adaptive_steps_have_errors_of_the_order_of_their_tolerance(index, backend):
-    exact = exactly(Swing(), SWINGING, saveat=END)
+    exact = exactly(DrivenPendulum(), SWINGING, saveat=END)
     errors, steps = [], []
     for tolerance in (1e-5, 1e-7):
         control = diffrax.PIDController(rtol=tolerance, atol=tolerance)
         found = run(
-            Swing(), SWINGING, solver=GeneralizedAlpha(0.8, index=index), backend=backend,
+            DrivenPendulum(), SWINGING, solver=GeneralizedAlpha(0.8, index=index), backend=backend,
             stepsize_controller=control, saveat=END,
         )  # fmt: skip
         pairs = zip(values(found)[:2], values(exact)[:2], strict=True)
@@ -204,34 +189,15 @@ def test_velocity_constraints_actuators_and_everything_else(everything, index, b
     np.testing.assert_allclose(np.log2(np.divide(*errors)), 2.0, atol=0.15)
 
 
-class Loop(jaxdae.System):
-    """Three masses on equal cranks, each at its distance from both others: one loop too many."""
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 9.81 * jnp.sum(q[1::2])
-
-    def position_constraints(self, t, q):
-        del t
-        a, b, c = jnp.split(q, 3)
-        x = jnp.array([1.0, 0.0])
-        pairs = (a, 1), (b - x, 1), (c - 2 * x, 1), (a - b, 1), (b - c, 1), (a - c, 4)
-        return jnp.stack([d @ d - length for d, length in pairs])
-
-
 @pytest.mark.slow
 def test_a_redundant_loop_swings_as_a_pendulum():
-    crank, x = jnp.array([np.sin(0.7), -np.cos(0.7)]), jnp.array([1.0, 0.0])
-    start = jaxdae.State(jnp.concatenate([crank, crank + x, crank + 2 * x]), jnp.zeros(6))
+    crank = jnp.array([np.sin(0.7), -np.cos(0.7)])
+    start = RedundantLoop().start(crank)
     exact = exactly(Chain([1.0], [1.0]), jaxdae.State(crank, jnp.zeros(2)), saveat=END)
 
     errors = []
     for dt in (0.01, 0.005):
-        found = run(Loop(), start, dt=dt, saveat=END)
+        found = run(RedundantLoop(), start, dt=dt, saveat=END)
         errors.append(np.abs(found.q[-1, :2] - exact.q[-1]).max())
         assert np.abs(found.violation.phi_dot).max() < 1e-13
     assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=0.15)
@@ -240,7 +206,7 @@ def test_a_redundant_loop_swings_as_a_pendulum():
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_jump_of_an_input_that_is_declared(backend):
-    class Pushed(Swing):
+    class Pushed(DrivenPendulum):
         def force(self, t, q, v, w, u):
             del t, q, v, w
             return jnp.array([1.0, 0.0]) * u
@@ -256,7 +222,7 @@ def test_a_jump_of_an_input_that_is_declared(backend):
     exact = exactly(Pushed(), SWINGING, stepsize_controller=clipped(TIGHT), **options)
     steps = clipped(diffrax.PIDController(rtol=1e-7, atol=1e-7))
     found = run(Pushed(), SWINGING, stepsize_controller=steps, backend=backend, **options)
-    smooth = run(Swing(), SWINGING, stepsize_controller=steps, backend=backend, saveat=END)
+    smooth = run(DrivenPendulum(), SWINGING, stepsize_controller=steps, backend=backend, saveat=END)
     np.testing.assert_allclose(found.q, exact.q, atol=5e-5)  # 300 tolerances
     # No steps are lost at the jump.
     assert int(found.stats["num_steps"]) < 1.2 * int(smooth.stats["num_steps"])
@@ -291,12 +257,12 @@ def test_velocities_that_are_not_rates():
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_back_in_time_returns_and_single_precision(backend):
-    there = run(Swing(), SWINGING, dt=0.005, backend=backend)
-    back = run(Swing(), there.last_state, t0=1.0, t1=0.0, dt=-0.005, backend=backend)
+    there = run(DrivenPendulum(), SWINGING, dt=0.005, backend=backend)
+    back = run(DrivenPendulum(), there.last_state, t0=1.0, t1=0.0, dt=-0.005, backend=backend)
     # Of what is damped each way: of the third order, as the errors of both ways have other signs.
     np.testing.assert_allclose(back.q[-1], SWINGING.q, atol=1e-6)
     state = jax.tree.map(lambda x: x.astype(jnp.float32), SWINGING)
-    found = run(Swing(), state, dt=0.005, backend=backend)
+    found = run(DrivenPendulum(), state, dt=0.005, backend=backend)
     assert found.q.dtype == jnp.float32
     np.testing.assert_allclose(found.q[-1], there.q[-1], atol=1e-5)  # of 200 steps
 
@@ -329,7 +295,9 @@ def test_derivatives_in_both_modes(index):
 def test_a_member_that_is_no_number_is_alone():
     def end(scale):
         state = eqx.tree_at(lambda x: x.v, SWINGING, scale * SWINGING.v)
-        return run(Swing(), state, t1=0.1, dt=0.05, throw=False, start_tolerance=None).q[-1]
+        return run(DrivenPendulum(), state, t1=0.1, dt=0.05, throw=False, start_tolerance=None).q[
+            -1
+        ]
 
     found = jax.vmap(end)(jnp.array([1.0, jnp.nan, 1.0]))
     np.testing.assert_array_equal(found[0], found[2])
@@ -338,7 +306,7 @@ def test_a_member_that_is_no_number_is_alone():
 
 
 def test_steps_of_no_length_change_nothing():
-    solver, args, y0 = GeneralizedAlpha(), (Swing(), None, None), (SWINGING, None)
+    solver, args, y0 = GeneralizedAlpha(), (DrivenPendulum(), None, None), (SWINGING, None)
     past = solver.init(TERM, 0.0, 0.1, y0, args)
     y1, error, _, after, _ = solver.step(TERM, 0.0, 0.0, y0, args, past, False)
     for a, b in zip(jax.tree.leaves((y0, past)), jax.tree.leaves((y1, after)), strict=True):
@@ -355,12 +323,12 @@ def test_what_does_not_fit_is_refused():
         Projected(GeneralizedAlpha())
     with pytest.raises(ValueError, match=r"give it jaxdae.Multipliers\(\)"):
         jaxdae.simulate(
-            Swing(), jaxdae.Multipliers(jaxdae.Baumgarte(K_D=1.0, K_P=1.0)), SWINGING, t1=1.0,
-            dt=0.1, solver=GeneralizedAlpha(),
+            DrivenPendulum(), jaxdae.Multipliers(jaxdae.Baumgarte(K_D=1.0, K_P=1.0)), SWINGING,
+            t1=1.0, dt=0.1, solver=GeneralizedAlpha(),
         )  # fmt: skip
 
 
 def test_a_step_whose_iterations_do_not_converge_fails():
     fast = eqx.tree_at(lambda x: x.v, SWINGING, jnp.array([9.0, 5.0]) * 4)
     with pytest.raises(jaxdae.SimulationError, match="no longer finite after t = 0 s"):
-        run(Swing(), fast, t1=2.0, dt=1.0, start_tolerance=None)
+        run(DrivenPendulum(), fast, t1=2.0, dt=1.0, start_tolerance=None)

@@ -83,7 +83,7 @@ def test_runs_of_other_rows_share_the_equations_of_motion(monkeypatch):
 
 @pytest.mark.slow
 def test_steps_may_be_traced_where_the_start_is_not():
-    """Their limit is then not judged: no number of them is known."""
+    """Their limit is then not examined: no number of them is known."""
     start = State(*CartesianPendulum().start())
 
     def end(grid):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import DrivenPendulum, MassOnCircle
 from jaxdae.models import AppellHamel, Chain, KnifeEdge, SliderCrank
 from jaxdae.solvers import half_explicit as coefficients, HalfExplicit, Projected
 
@@ -18,44 +19,8 @@ END = diffrax.SaveAt(t1=True)
 BACKENDS = ["plain", "native"]
 
 
-class Pendulum(jaxdae.System):
-    """Unit mass on a circle: `q = (cos a, sin a)`, `a' = exp(-t / 2)`, `lam = a'^2 / 2`."""
-
-    copies: int = 1
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def dissipation(self, t, q, v):
-        del t, q
-        return 0.25 * v @ v
-
-    def position_constraints(self, t, q):
-        del t
-        return (q @ q - 1.0) * jnp.arange(1.0, 1.0 + self.copies)
-
-
-class Swing(jaxdae.System):
-    """A mass that depends on its place, on a rope of varying length from a moving support."""
-
-    rope: float = 1.0
-
-    def kinetic_energy(self, t, q, v):
-        del t
-        return 0.5 * v @ v * (1 + 0.1 * q[0] ** 2)
-
-    def potential_energy(self, t, q):
-        del t
-        return 9.81 * q[1]
-
-    def position_constraints(self, t, q):
-        length = self.rope + 0.1 * jnp.cos(2 * t)
-        return jnp.stack([(q[0] - 0.2 * jnp.sin(3 * t)) ** 2 + q[1] ** 2 - length**2])
-
-
-START = jaxdae.State(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
-SWINGING = jaxdae.consistent_state(Swing(), jnp.array([0.5, -0.9]), jnp.array([0.3, 0.2]))
+START = MassOnCircle().start()
+SWINGING = DrivenPendulum().start()
 SPEED = np.exp(-0.5)  # of the pendulum after 1 s
 TURNED = 2 * (1 - SPEED)
 THERE = np.array([np.cos(TURNED), np.sin(TURNED)])
@@ -93,7 +58,7 @@ def test_positions_velocities_and_multipliers_are_of_order_four(backend):
     exact = [THERE, SPEED * np.array([-THERE[1], THERE[0]]), np.array([SPEED**2 / 2])]
     errors = []
     for count in (20, 40):
-        found = run(Pendulum(), dt=1 / count, backend=backend)
+        found = run(MassOnCircle(), dt=1 / count, backend=backend)
         assert found.backend == backend
         values = found.q[-1], found.v[-1], found.multipliers[-1]
         errors.append([np.abs(x - y).max() for x, y in zip(values, exact, strict=True)])
@@ -102,10 +67,12 @@ def test_positions_velocities_and_multipliers_are_of_order_four(backend):
 
 @pytest.mark.slow
 def test_constraints_that_depend_on_time_hold_at_steps_and_between():
-    exact = reference(Swing(), SWINGING, saveat=diffrax.SaveAt(ts=jnp.linspace(0.0, 1.0, 23)))
+    exact = reference(
+        DrivenPendulum(), SWINGING, saveat=diffrax.SaveAt(ts=jnp.linspace(0.0, 1.0, 23))
+    )
     for tolerance in (1e-6, 1e-9):
         found = run(
-            Swing(), SWINGING, saveat=diffrax.SaveAt(ts=exact.ts),
+            DrivenPendulum(), SWINGING, saveat=diffrax.SaveAt(ts=exact.ts),
             stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
         )  # fmt: skip
         violation = found.violation
@@ -115,10 +82,10 @@ def test_constraints_that_depend_on_time_hold_at_steps_and_between():
 
 
 def test_forces_of_a_mass_that_depends_on_its_place_keep_the_order():
-    exact = reference(Swing(), SWINGING)
+    exact = reference(DrivenPendulum(), SWINGING)
     errors = []
     for count in (40, 80, 160):
-        found = run(Swing(), SWINGING, dt=1 / count)
+        found = run(DrivenPendulum(), SWINGING, dt=1 / count)
         errors.append(np.abs(found.v[-1] - exact.v[-1]).max())
     orders = [np.log2(x / y) for x, y in pairwise(errors)]
     np.testing.assert_allclose(orders, 4.0, atol=0.15)
@@ -128,9 +95,14 @@ def test_forces_of_a_mass_that_depends_on_its_place_keep_the_order():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_back_in_time_returns(backend):
     tight = diffrax.PIDController(rtol=1e-10, atol=1e-10)
-    there = run(Swing(), SWINGING, stepsize_controller=tight, backend=backend)
+    there = run(DrivenPendulum(), SWINGING, stepsize_controller=tight, backend=backend)
     back = run(
-        Swing(), there.last_state, t0=1.0, t1=0.0, stepsize_controller=tight, backend=backend
+        DrivenPendulum(),
+        there.last_state,
+        t0=1.0,
+        t1=0.0,
+        stepsize_controller=tight,
+        backend=backend,
     )
     np.testing.assert_allclose(back.q[-1], SWINGING.q, atol=1e-9)
     np.testing.assert_allclose(back.v[-1], SWINGING.v, atol=1e-9)
@@ -139,16 +111,16 @@ def test_a_run_back_in_time_returns(backend):
 @pytest.mark.slow
 def test_single_precision():
     state = jax.tree.map(lambda x: x.astype(jnp.float32), SWINGING)
-    exact = reference(Swing(), SWINGING)
+    exact = reference(DrivenPendulum(), SWINGING)
     for backend in BACKENDS:
-        found = run(Swing(), state, backend=backend)
+        found = run(DrivenPendulum(), state, backend=backend)
         assert found.q.dtype == jnp.float32
         np.testing.assert_allclose(found.q[-1], exact.q[-1], atol=1e-4)  # ten tolerances
         assert np.abs(found.violation.phi).max() < 1e-6
 
 
 def test_constraints_may_depend_on_each_other():
-    found = run(Pendulum(copies=3), dt=0.01)
+    found = run(MassOnCircle(copies=3), dt=0.01)
     np.testing.assert_allclose(found.q[-1], THERE, atol=1e-9)  # 0.01^4 over some
 
 
@@ -234,7 +206,7 @@ def test_derivatives_in_both_modes(backend):
     """By a length, which the start depends on, too; of positions, velocities and multipliers."""
 
     def end(rope, adjoint=None):
-        system = Swing(rope)
+        system = DrivenPendulum(rope)
         start = jaxdae.consistent_state(system, SWINGING.q, SWINGING.v)
         made = run(system, start, t1=0.1, dt=0.02, backend=backend, adjoint=adjoint)
         return made.q[-1, 0] + made.v[-1, 0] + made.multipliers[-1, 0]
@@ -253,7 +225,7 @@ def test_a_member_that_is_no_number_is_alone(backend):
     def end(speed):
         state = eqx.tree_at(lambda x: x.v, START, speed * START.v)
         options: dict[str, Any] = {"throw": False, "start_tolerance": None, "backend": backend}
-        return run(Pendulum(), state, t1=0.1, dt=0.02, **options).last_state.q
+        return run(MassOnCircle(), state, t1=0.1, dt=0.02, **options).last_state.q
 
     speeds = jnp.array([1.0, jnp.nan, 1.0])
     found = jax.vmap(end)(speeds)
@@ -266,7 +238,7 @@ def test_a_member_that_is_no_number_is_alone(backend):
 def test_it_runs_by_itself_in_diffrax():
     term = jaxdae.solvers.ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
     made = diffrax.diffeqsolve(
-        term, HalfExplicit(), 0.0, 1.0, 0.02, (START, None), args=(Pendulum(), None, None)
+        term, HalfExplicit(), 0.0, 1.0, 0.02, (START, None), args=(MassOnCircle(), None, None)
     )
     assert made.ys is not None
     np.testing.assert_allclose(made.ys[0].q[-1], THERE, atol=2e-8)
@@ -275,6 +247,6 @@ def test_it_runs_by_itself_in_diffrax():
 def test_a_formulation_that_stabilizes_is_refused():
     with pytest.raises(ValueError, match="HalfExplicit enforces the constraints itself"):
         jaxdae.simulate(
-            Pendulum(), jaxdae.Multipliers(jaxdae.Baumgarte(K_D=1.0, K_P=1.0)), START, t1=1.0,
+            MassOnCircle(), jaxdae.Multipliers(jaxdae.Baumgarte(K_D=1.0, K_P=1.0)), START, t1=1.0,
             solver=HalfExplicit(),
         )  # fmt: skip

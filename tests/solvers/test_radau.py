@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import DrivenPendulum, MassOnCircle, RedundantLoop
 from jaxdae.models.andrews import AndrewsMechanism, END_REFERENCE, START_REFERENCE
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.solvers import Projected, radau as coefficients, RadauIIA, Rodas5P
@@ -18,25 +19,7 @@ END = diffrax.SaveAt(t1=True)
 BACKENDS = [pytest.param("plain"), pytest.param("native")]
 
 
-class Pendulum(jaxdae.System):
-    """Unit mass on a circle: `q = (cos a, sin a)`, `a' = exp(-t / 2)`, `lam = a'^2 / 2`."""
-
-    copies: int = 1
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def dissipation(self, t, q, v):
-        del t, q
-        return 0.25 * v @ v
-
-    def position_constraints(self, t, q):
-        del t
-        return (q @ q - 1.0) * jnp.arange(1.0, 1.0 + self.copies)
-
-
-START = jaxdae.State(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
+START = MassOnCircle().start()
 
 
 def run(system: Any, state=START, **options):
@@ -64,7 +47,7 @@ def test_coefficients_satisfy_the_simplifying_assumptions():
 def test_positions_velocities_and_multipliers_are_of_order_five(backend):
     errors = []
     for count in (8, 16):
-        found = run(Pendulum(), dt=1 / count, backend=backend)
+        found = run(MassOnCircle(), dt=1 / count, backend=backend)
         assert found.backend == backend
         speed = np.exp(-0.5)
         direction = np.array([-np.sin(angle(1.0)), np.cos(angle(1.0))])
@@ -75,30 +58,14 @@ def test_positions_velocities_and_multipliers_are_of_order_five(backend):
     np.testing.assert_allclose(orders, 5.0, atol=0.15)
 
 
-class Swing(jaxdae.System):
-    """A mass that depends on its place, on a rope of varying length from a moving support."""
-
-    def kinetic_energy(self, t, q, v):
-        del t
-        return 0.5 * v @ v * (1 + 0.1 * q[0] ** 2)
-
-    def potential_energy(self, t, q):
-        del t
-        return 9.81 * q[1]
-
-    def position_constraints(self, t, q):
-        length = 1 + 0.1 * jnp.cos(2 * t)
-        return jnp.stack([(q[0] - 0.2 * jnp.sin(3 * t)) ** 2 + q[1] ** 2 - length**2])
-
-
-SWINGING = jaxdae.consistent_state(Swing(), jnp.array([0.5, -0.9]), jnp.array([0.3, 0.2]))
+SWINGING = DrivenPendulum().start()
 
 
 def test_constraints_that_depend_on_time_hold_at_steps_and_between():
     saveat = diffrax.SaveAt(ts=jnp.linspace(0.0, 1.0, 23))
-    found = run(Swing(), SWINGING, saveat=saveat)
+    found = run(DrivenPendulum(), SWINGING, saveat=saveat)
     exact = run(
-        Swing(), SWINGING, saveat=saveat, solver=Projected(diffrax.Dopri8()),
+        DrivenPendulum(), SWINGING, saveat=saveat, solver=Projected(diffrax.Dopri8()),
         stepsize_controller=diffrax.PIDController(rtol=1e-12, atol=1e-12),
     )  # fmt: skip
     violation = found.violation
@@ -109,8 +76,8 @@ def test_constraints_that_depend_on_time_hold_at_steps_and_between():
 
 @pytest.mark.slow
 def test_a_run_back_in_time_returns():
-    there = run(Swing(), SWINGING)
-    back = run(Swing(), there.last_state, t0=1.0, t1=0.0)
+    there = run(DrivenPendulum(), SWINGING)
+    back = run(DrivenPendulum(), there.last_state, t0=1.0, t1=0.0)
     np.testing.assert_allclose(back.q[-1], SWINGING.q, atol=1e-8)  # the tolerance of each step
 
 
@@ -118,9 +85,9 @@ def test_a_run_back_in_time_returns():
 def test_single_precision():
     state = jax.tree.map(lambda x: x.astype(jnp.float32), SWINGING)
     for backend in ("plain", "native"):
-        found = run(Swing(), state, backend=backend)
+        found = run(DrivenPendulum(), state, backend=backend)
         assert found.q.dtype == jnp.float32
-        np.testing.assert_allclose(found.q[-1], run(Swing(), SWINGING).q[-1], atol=2e-5)
+        np.testing.assert_allclose(found.q[-1], run(DrivenPendulum(), SWINGING).q[-1], atol=2e-5)
 
 
 @pytest.mark.slow
@@ -171,38 +138,19 @@ def test_constraints_may_depend_on_each_other():
 
     def end(scale, copies):
         state = eqx.tree_at(lambda x: x.v, START, scale * START.v)
-        return run(Pendulum(copies), state, t1=0.2, dt=0.05).q[-1, 0]
+        return run(MassOnCircle(copies), state, t1=0.2, dt=0.05).q[-1, 0]
 
     one, several = (jax.value_and_grad(end)(1.0, x) for x in (1, 3))
     np.testing.assert_allclose(several, one, rtol=1e-11)  # round-off over a small diagonal
     with pytest.raises(jaxdae.BackendError, match="constraints may depend on each other"):
-        run(Pendulum(3), dt=0.05, backend="native")
-
-
-class Parallelogram(jaxdae.System):
-    """Three masses on equal cranks, each at its distance from both others: one loop too many."""
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 9.81 * jnp.sum(q[1::2])
-
-    def position_constraints(self, t, q):
-        del t
-        a, b, c = jnp.split(q, 3)
-        x = jnp.array([1.0, 0.0])
-        pairs = (a, 1), (b - x, 1), (c - 2 * x, 1), (a - b, 1), (b - c, 1), (a - c, 4)
-        return jnp.stack([d @ d - length for d, length in pairs])
+        run(MassOnCircle(3), dt=0.05, backend="native")
 
 
 @pytest.mark.slow
 def test_a_redundant_loop_swings_as_a_pendulum():
-    crank, x = jnp.array([np.sin(0.7), -np.cos(0.7)]), jnp.array([1.0, 0.0])
-    start = jaxdae.State(jnp.concatenate([crank, crank + x, crank + 2 * x]), jnp.zeros(6))
-    found = run(Parallelogram(), start)
+    crank = jnp.array([np.sin(0.7), -np.cos(0.7)])
+    start = RedundantLoop().start(crank)
+    found = run(RedundantLoop(), start)
 
     def rate(t, y, args):
         del t, args
@@ -246,7 +194,7 @@ def test_derivatives_in_both_modes(backend, fixed):
 def test_a_member_that_is_no_number_is_alone():
     def end(speed):
         state = eqx.tree_at(lambda x: x.v, START, speed * START.v)
-        return run(Pendulum(), state, t1=0.1, throw=False, start_tolerance=None).q[-1]
+        return run(MassOnCircle(), state, t1=0.1, throw=False, start_tolerance=None).q[-1]
 
     found = jax.vmap(end)(jnp.array([1.0, jnp.nan, 1.0]))
     np.testing.assert_array_equal(found[0], found[2])
@@ -257,16 +205,16 @@ def test_a_member_that_is_no_number_is_alone():
 def test_a_step_whose_iterations_do_not_converge_fails():
     fast = eqx.tree_at(lambda x: x.v, START, 20.0 * START.v)
     with pytest.raises(jaxdae.SimulationError, match=r"no longer finite after t = 0 s.*reduce dt"):
-        run(Pendulum(), fast, t1=2.0, dt=1.0)
+        run(MassOnCircle(), fast, t1=2.0, dt=1.0)
 
 
 def test_it_runs_by_itself_in_diffrax_and_projected_a_second_time():
     term = jaxdae.solvers.ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
     made = diffrax.diffeqsolve(
-        term, RadauIIA(), 0.0, 1.0, 0.1, (START, None), args=(Pendulum(), None, None)
+        term, RadauIIA(), 0.0, 1.0, 0.1, (START, None), args=(MassOnCircle(), None, None)
     )
     assert made.ys is not None
     exact = [np.cos(angle(1.0)), np.sin(angle(1.0))]
     np.testing.assert_allclose(made.ys[0].q[-1], exact, atol=1e-8)  # 0.1^5 over a thousand
-    again = run(Pendulum(), dt=0.1, solver=Projected(RadauIIA()))
+    again = run(MassOnCircle(), dt=0.1, solver=Projected(RadauIIA()))
     np.testing.assert_allclose(again.q[-1], exact, atol=1e-8)

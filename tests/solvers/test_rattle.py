@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import DrivenPendulum, MassOnCircle
 from jaxdae.models.chain import Chain
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.models.slider_crank import SliderCrank
@@ -22,47 +23,13 @@ END = diffrax.SaveAt(t1=True)
 BACKENDS = [pytest.param("plain"), pytest.param("native")]
 
 
-class Pendulum(jaxdae.System):
-    """Unit mass on a circle: `q = (cos a, sin a)`, `a' = exp(-t / 2)`, `lam = a'^2 / 2`."""
-
-    copies: int = 1
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def dissipation(self, t, q, v):
-        del t, q
-        return 0.25 * v @ v
-
-    def position_constraints(self, t, q):
-        del t
-        return (q @ q - 1.0) * jnp.arange(1.0, 1.0 + self.copies)
+START = MassOnCircle().start()
 
 
-START = jaxdae.State(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
+SWINGING = DrivenPendulum().start()
 
 
-class Swing(jaxdae.System):
-    """A mass that depends on its place, on a rope of varying length from a moving support."""
-
-    def kinetic_energy(self, t, q, v):
-        del t
-        return 0.5 * v @ v * (1 + 0.1 * q[0] ** 2)
-
-    def potential_energy(self, t, q):
-        del t
-        return 9.81 * q[1]
-
-    def position_constraints(self, t, q):
-        length = 1 + 0.1 * jnp.cos(2 * t)
-        return jnp.stack([(q[0] - 0.2 * jnp.sin(3 * t)) ** 2 + q[1] ** 2 - length**2])
-
-
-SWINGING = jaxdae.consistent_state(Swing(), jnp.array([0.5, -0.9]), jnp.array([0.3, 0.2]))
-
-
-class Driven(Swing):
+class Driven(DrivenPendulum):
     """The same with momenta of a moving frame, friction, an actuator and a control input."""
 
     def kinetic_energy(self, t, q, v):
@@ -240,7 +207,7 @@ def test_compositions_satisfy_their_conditions(order):
 def test_positions_velocities_and_multipliers_are_of_the_order(order, backend):
     errors = []
     for count in {2: (32, 64), 4: (16, 32), 6: (8, 16)}[order]:
-        found = run(Pendulum(), dt=1 / count, solver=Rattle(order), backend=backend)
+        found = run(MassOnCircle(), dt=1 / count, solver=Rattle(order), backend=backend)
         assert found.backend == backend
         speed = np.exp(-0.5)
         direction = np.array([-np.sin(angle(1.0)), np.cos(angle(1.0))])
@@ -252,7 +219,7 @@ def test_positions_velocities_and_multipliers_are_of_the_order(order, backend):
 
 
 CASES = {
-    "moving": (Swing(), SWINGING, None),
+    "moving": (DrivenPendulum(), SWINGING, None),
     "driven": (Driven(), DRIVEN, feedback),
     "rolling": (Rolling(), ROLLING, None),
     "nonlinear": (AppellHamel(), PULLED, None),
@@ -300,7 +267,7 @@ def test_dense_output_is_of_order_four():
     errors = []
     for count in (5, 10):
         found = run(
-            Pendulum(), dt=1 / count, solver=Rattle(6), saveat=diffrax.SaveAt(ts=times),
+            MassOnCircle(), dt=1 / count, solver=Rattle(6), saveat=diffrax.SaveAt(ts=times),
             backend="native",
         )  # fmt: skip
         errors.append(largest(found.q - exact))
@@ -320,7 +287,7 @@ class DoublePendulum(jaxdae.System):
         return -9.81 * (2 * jnp.cos(q[0]) + jnp.cos(q[1]))
 
 
-class Rope(Swing):
+class Rope(DrivenPendulum):
     """The mass that depends on its place, on a rope that stays as it is."""
 
     def position_constraints(self, t, q):
@@ -415,9 +382,9 @@ def test_a_chain_of_sixty_coordinates():
 def test_single_precision():
     state = jax.tree.map(lambda x: x.astype(jnp.float32), SWINGING)
     for backend in ("plain", "native"):
-        found = run(Swing(), state, dt=0.01, backend=backend)
+        found = run(DrivenPendulum(), state, dt=0.01, backend=backend)
         assert found.q.dtype == jnp.float32
-        exact = run(Swing(), SWINGING, dt=0.01)
+        exact = run(DrivenPendulum(), SWINGING, dt=0.01)
         np.testing.assert_allclose(found.q[-1], exact.q[-1], atol=2e-5)
         assert largest(found.violation.phi) < 1e-6
 
@@ -428,7 +395,7 @@ def test_constraints_may_depend_on_each_other():
 
     def end(scale, copies):
         state = eqx.tree_at(lambda x: x.v, START, scale * START.v)
-        return run(Pendulum(copies), state, t1=0.2, dt=0.05, backend="plain").q[-1, 0]
+        return run(MassOnCircle(copies), state, t1=0.2, dt=0.05, backend="plain").q[-1, 0]
 
     one, several = (jax.value_and_grad(end)(1.0, x) for x in (1, 3))
     np.testing.assert_allclose(several, one, rtol=1e-11)  # round-off over a small diagonal
@@ -460,7 +427,9 @@ def test_derivatives_in_both_modes(backend, order):
 def test_a_member_that_is_no_number_is_alone():
     def end(speed):
         state = eqx.tree_at(lambda x: x.v, START, speed * START.v)
-        return run(Pendulum(), state, t1=0.1, dt=0.05, throw=False, start_tolerance=None).q[-1, 0]
+        return run(MassOnCircle(), state, t1=0.1, dt=0.05, throw=False, start_tolerance=None).q[
+            -1, 0
+        ]
 
     speeds = jnp.array([1.0, jnp.nan, 1.0])
     found, slopes = jax.vmap(end)(speeds), jax.vmap(jax.grad(end))(speeds)
@@ -475,7 +444,7 @@ def test_a_step_of_no_length_changes_nothing_and_has_a_derivative():
 
     def end(scale):
         state = eqx.tree_at(lambda x: x.v, SWINGING, scale * SWINGING.v)
-        args = (Swing(), None, None)
+        args = (DrivenPendulum(), None, None)
         return Rattle().step(term, 0.0, 0.0, (state, None), args, None, made_jump=False)[0][0]
 
     value, slope = jax.jit(partial(jax.jvp, end))((1.0,), (1.0,))
@@ -488,16 +457,16 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"order is 3, must be one of \(2, 4, 6\)"):
         Rattle(3)
     with pytest.raises(ValueError, match=r"Rattle has no error estimate.*give dt"):
-        run(Pendulum())
+        run(MassOnCircle())
     stabilized = jaxdae.Multipliers(jaxdae.Baumgarte(K_D=1.0, K_P=1.0))
     with pytest.raises(ValueError, match=r"enforces the constraints itself.*Multipliers\(\)"):
-        jaxdae.simulate(Pendulum(), stabilized, START, t1=1.0, dt=0.1, solver=Rattle())
+        jaxdae.simulate(MassOnCircle(), stabilized, START, t1=1.0, dt=0.1, solver=Rattle())
 
 
 def test_a_step_whose_iterations_do_not_converge_fails():
     fast = eqx.tree_at(lambda x: x.v, START, 20.0 * START.v)
     with pytest.raises(jaxdae.SimulationError, match=r"no longer finite after t = 0 s.*reduce dt"):
-        run(Pendulum(), fast, t1=2.0, dt=1.0)
+        run(MassOnCircle(), fast, t1=2.0, dt=1.0)
 
 
 def test_long_steps_converge_where_there_is_an_end():
@@ -513,9 +482,11 @@ def test_long_steps_converge_where_there_is_an_end():
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_runs_back_in_time_return(backend):
-    there = run(Swing(), SWINGING, dt=0.01, backend=backend)
+    there = run(DrivenPendulum(), SWINGING, dt=0.01, backend=backend)
     saveat = diffrax.SaveAt(ts=jnp.linspace(1.0, 0.0, 5))
-    back = run(Swing(), there.last_state, t0=1.0, t1=0.0, dt=-0.01, backend=backend, saveat=saveat)
+    back = run(
+        DrivenPendulum(), there.last_state, t0=1.0, t1=0.0, dt=-0.01, backend=backend, saveat=saveat
+    )
     np.testing.assert_allclose(back.q[-1], SWINGING.q, atol=1e-13)
 
 

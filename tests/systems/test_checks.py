@@ -58,14 +58,14 @@ def test_q_and_v_of_different_lengths_are_refused():
 
 
 def test_missing_actuator_state_is_refused_with_the_remedy(everything):
-    """A force that reads w, simulated without w, is told to give one."""
+    """A force that reads w, simulated without w, is asked to give one."""
     message = r"Everything\.force failed with IndexError.*w: shape \(0,\).*need a State\(q, v, w"
     with pytest.raises(ValueError, match=message):
         jaxdae.check_system(everything, jaxdae.State(jnp.ones(3), jnp.ones(3)))
 
 
 def test_missing_control_input_is_refused_with_the_remedy():
-    """A force that reads u, simulated without a controller, is told to give one."""
+    """A force that reads u, simulated without a controller, is asked to give one."""
     driven = type("Driven", (Free,), {"force": lambda self, t, q, v, w, u: u[:2]})()  # noqa: ARG005
     with pytest.raises(ValueError, match=r"Driven\.force failed.*u: nothing.*a controller"):
         jaxdae.simulate(driven, jaxdae.Multipliers(), STATE, t1=1.0)

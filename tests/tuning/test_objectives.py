@@ -8,7 +8,8 @@ import optax
 import pytest
 
 import jaxdae
-from jaxdae import Baumgarte, Multipliers, simulate, State, System
+from helpers.spring import Spring
+from jaxdae import Baumgarte, Multipliers, simulate, State
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.solvers import Projected, RK4
 from jaxdae.tuning import (
@@ -125,20 +126,6 @@ def test_an_adaptive_run_has_a_work_budget(starts):
     assert enough.budget == "Tsit5, adaptive, at most 200 steps in 0.3 s, 4 starts"
     assert np.isfinite(enough(gains([5.0, 20.0])))
     assert np.isnan(too_few.costs(gains([5.0, 20.0]))).all()
-
-
-class Spring(System):
-    """A mass on a spring."""
-
-    stiffness: jax.Array
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 0.5 * self.stiffness * q @ q
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from jaxdae.kernels.llvm import storage
 from jaxdae.kernels.llvm.machine_code import MachineCodeError
-from jaxdae.kernels.llvm.module import Definition, Module
+from jaxdae.kernels.llvm.module import Definition, LlvmModule
 
 # Name of kernels in their PTX.
 ENTRY = "kernel"
@@ -71,7 +71,7 @@ def device_kernel(
     functions = list(definitions)
     # Loops of adjoints stay so: too many numbers would wait in a straight line.
     unrolled = not any("transposed" in x.name for x in functions)
-    text = ptx(Module(for_threads(functions)).text, unrolled=unrolled)
+    text = ptx(LlvmModule(for_threads(functions)).text, unrolled=unrolled)
     return DeviceKernel(text, rank, threads(members, scratch), _BLOCK)
 
 

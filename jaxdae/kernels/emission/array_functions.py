@@ -40,7 +40,7 @@ class Operand(NamedTuple):
 COPIED = 16
 
 
-class Run(NamedTuple):
+class ContiguousEntries(NamedTuple):
     """Entries of a result that lie in memory one after the other, to be copied at once.
 
     Args:
@@ -64,7 +64,7 @@ class Results(NamedTuple):
     """
 
     direct: dict[tuple[int, int], str]
-    runs: list[Run]
+    runs: list[ContiguousEntries]
     written: frozenset[int]
 
 
@@ -79,7 +79,10 @@ def placed(program: ScalarProgram, shared: list[bool]) -> Results:
             direct[source] = f"%r{i}_"
             written.update(range(at, at + len(nodes)))
         else:
-            loop = [Run(i, a, tuple(nodes[a:b])) for a, b in _copied(program, nodes, shared)]
+            loop = [
+                ContiguousEntries(i, a, tuple(nodes[a:b]))
+                for a, b in _copied(program, nodes, shared)
+            ]
             written.update(at + x.start + j for x in loop for j in range(len(x.nodes)))
             runs += loop
         at += len(nodes)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.kernels.graph.array_calls import Layout, Map, Product
+from jaxdae.kernels.graph.array_calls import Map, MatrixLayout, Product
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Number
@@ -42,7 +42,7 @@ def product_function(
 def product_onto(rank: Rank, width: int, dtype: Any) -> Definition:
     """The function `@name(pointer to A^T, pointer to B, pointer to C)`, `C + A B` for `C`."""
     m, k, n = rank.rows, rank.terms, rank.columns
-    product = Product((m, k, n), Layout(1, m), Layout(n, 1))
+    product = Product((m, k, n), MatrixLayout(1, m), MatrixLayout(n, 1))
     w = _ProductWriter(product, (False, False), width, dtype, onto=True)
     w.write()
     return w.define(f"{product.name}_onto", _PARAMETERS, attributes="noinline ")
@@ -150,12 +150,14 @@ class _ProductWriter(Writer):
 
     def _place(self, i: str, j: str) -> str:
         """Place of an entry of the product."""
-        return self.place(self.vector, "%c", self._at(i, j, Layout(self._product.shape[2], 1)))
+        return self.place(
+            self.vector, "%c", self._at(i, j, MatrixLayout(self._product.shape[2], 1))
+        )
 
     def _plus(self, index: str, more: int) -> str:
         return index if more == 0 else self.put("i64", f"add i64 {index}, {more}")
 
-    def _at(self, i: str, j: str, layout: Layout) -> str:
+    def _at(self, i: str, j: str, layout: MatrixLayout) -> str:
         row, column = (
             self.put("i64", f"mul i64 {x}, {distance}")
             for x, distance in ((i, layout.row), (j, layout.column))
@@ -179,7 +181,7 @@ class _TotalWriter(_ProductWriter):
         rows, terms, columns = total.rank.rows, total.rank.terms, total.rank.columns
         self._columns = padded(columns, total.wide) // total.wide
         shape = (rows, terms * total.lanes, self._columns)
-        product = Product(shape, Layout(1, rows), Layout(self._columns, 1))
+        product = Product(shape, MatrixLayout(1, rows), MatrixLayout(self._columns, 1))
         super().__init__(product, (True, False), total.wide, dtype, onto=True)
 
     def write(self) -> None:
@@ -195,9 +197,9 @@ class _TotalWriter(_ProductWriter):
             with rows as p:
                 for columns, _ in self._parts(rank.columns, 1):
                     with columns as j:
-                        source = self._at(p, j, Layout(rank.columns, 1))
+                        source = self._at(p, j, MatrixLayout(rank.columns, 1))
                         entries = self.load(kind, self.place(kind, "%right", source))
-                        first = self._at(p, j, Layout(lanes * wide, 1))
+                        first = self._at(p, j, MatrixLayout(lanes * wide, 1))
                         for lane in range(lanes):
                             entry = f"extractelement {kind} {entries}, i32 {lane}"
                             target = self.place(self.scalar, "%b", self._plus(first, lane * wide))

@@ -9,8 +9,8 @@ import numpy as np
 from jaxdae.derivatives.primitives import Axes
 from jaxdae.kernels.emission.array_functions import library
 from jaxdae.kernels.export.interface import Interface, Structure
-from jaxdae.kernels.integration.arguments import Summary
-from jaxdae.kernels.integration.run import Run, work
+from jaxdae.kernels.integration.arguments import StepSummary
+from jaxdae.kernels.integration.run import KernelRun, work
 from jaxdae.kernels.llvm.batch_loops import Index, Lanes, Place
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer, Number
@@ -20,7 +20,7 @@ from jaxdae.kernels.tracing.subprograms import Subprogram
 _BROKEN: Any = diffrax.RESULTS.nonfinite
 # Status of a run whose times are no numbers or lead the other way; none of diffrax's.
 INVALID_TIMES = -1
-_SUMMARY = range(len(Summary._fields))
+_SUMMARY = range(len(StepSummary._fields))
 _TIME, _RESULT, _STEPS, _ACCEPTED, _ROWS = _SUMMARY
 _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
 # With a dot, so that no function of C has this name.
@@ -48,7 +48,7 @@ class Exported(NamedTuple):
     """
 
     interface: Interface
-    run: Run
+    run: KernelRun
     begin: Subprogram
     read_row: Subprogram | None
     read_end: Subprogram | None
@@ -79,7 +79,7 @@ def functions(exported: Exported, register_width: int, lanes: int) -> list[Defin
     made = [
         *library(programs, 1, run.problem.dtype, register_width),
         *_kernel(exported, register_width, 1),
-        _Members(exported, register_width, 1, "").written(),
+        _MembersWriter(exported, register_width, 1, "").written(),
     ]
     if width > 1:
         kernel = _kernel(exported, register_width, width)
@@ -87,7 +87,7 @@ def functions(exported: Exported, register_width: int, lanes: int) -> list[Defin
         defined = (x for one in kernel for x in _DEFINED.findall(one.text))
         names = "|".join(map(re.escape, defined))
         made += [_renamed(x, names, _WIDE) for x in kernel]
-        made.append(_Members(exported, register_width, most, _WIDE).written())
+        made.append(_MembersWriter(exported, register_width, most, _WIDE).written())
     wide = f"{_MEMBERS}{_WIDE if width > 1 else ''}"
     # Names of users are free.
     made = [_renamed(x, f"{name}|{name}_batch", ".inner") for x in made]
@@ -112,7 +112,7 @@ def _kernel(exported: Exported, register_width: int, width: int) -> list[Definit
     size = exported.interface.outputs.size
     own = exported.run.problem.states
     rows = size if own <= exported.interface.state.size else own * exported.interface.rows
-    strides = [rows, own, size, len(Summary._fields)]
+    strides = [rows, own, size, len(StepSummary._fields)]
     results = [_Given(x, y) for x, y in zip(run.results(), strides, strict=False)]
     lanes = _MemberLanes(width, dtype, register_width, arguments, results)
     # The parameters of a single member count as shared, so that large ones stay where they are.
@@ -224,7 +224,7 @@ class _MemberLanes(Lanes):
         return self.define("run", ", ".join([*pointers, "i64 %members"]))
 
 
-class _Members(Lanes):
+class _MembersWriter(Lanes):
     """Writer of `@run.members`."""
 
     def __init__(self, exported: Exported, register_width: int, most: int, ending: str):

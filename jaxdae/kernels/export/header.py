@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxdae.kernels.export.interface import Field, Interface, Structure
+from jaxdae.kernels.export.interface import Interface, Structure, StructureField
 
 _MEANINGS = {
     "successful": "the end was reached",
@@ -79,7 +79,7 @@ def _example(interface: Interface) -> str:
     return f"{words}\nstatic const {kind} {name} = {{\n{values}\n}};"
 
 
-def _literal(field: Field, interface: Interface) -> str:
+def _literal(field: StructureField, interface: Interface) -> str:
     return _nested(np.asarray(field.value, interface.dtype), interface)
 
 

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.kernels.integration.arguments import Summary
+from jaxdae.kernels.integration.arguments import StepSummary
 
 
-class Field(NamedTuple):
+class StructureField(NamedTuple):
     """An array in a structure.
 
     Args:
@@ -33,7 +33,7 @@ class Structure(NamedTuple):
     """Arrays of numbers that lie one after the other."""
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[StructureField, ...]
 
     @property
     def size(self) -> int:
@@ -101,10 +101,15 @@ class Interface(NamedTuple):
         return structure(
             "outputs",
             [
-                *(Field(x, words, ()) for x, words in zip(Summary._fields, about, strict=True)),
-                Field("final", "state at that time", (n,)),
-                Field("ts", "times of the rows, infinite where one was not reached", (self.rows,)),
-                Field("states", "saved states", (self.rows, n)),
+                *(
+                    StructureField(x, words, ())
+                    for x, words in zip(StepSummary._fields, about, strict=True)
+                ),
+                StructureField("final", "state at that time", (n,)),
+                StructureField(
+                    "ts", "times of the rows, infinite where one was not reached", (self.rows,)
+                ),
+                StructureField("states", "saved states", (self.rows, n)),
             ],
         )
 

@@ -13,7 +13,7 @@ from jaxdae.kernels.export.fused_products import fused_double, fused_single
 from jaxdae.kernels.export.header import header
 from jaxdae.kernels.export.javascript import javascript
 from jaxdae.kernels.llvm.machine_code import host_width, MachineCodeError
-from jaxdae.kernels.llvm.module import Definition, Module, stack_need
+from jaxdae.kernels.llvm.module import Definition, LlvmModule, stack_need
 from jaxdae.kernels.llvm.writer import Writer
 from jaxdae.names import unknown_name
 
@@ -89,7 +89,7 @@ def files(exported: Exported, target: ExportTarget, about: list[str], statuses) 
     """
     dtype, missing = exported.run.problem.dtype, _missing(target)
     made = functions(exported, target.width(dtype), target.lanes(dtype))
-    module = Module([*made, *missing])
+    module = LlvmModule([*made, *missing])
     stack = stack_need(module.definitions, quickly=False)
     code = _compiled(_text(module, missing, about[0]), target)
     if target.is_web:
@@ -100,10 +100,10 @@ def files(exported: Exported, target: ExportTarget, about: list[str], statuses) 
     return {"o": code, "h": header(exported.interface, lines, statuses).encode()}
 
 
-def host_module(exported: Exported) -> Module:
+def host_module(exported: Exported) -> LlvmModule:
     """The same functions for the processor of this machine, in this process."""
     register = host_width(8 * exported.run.problem.dtype.itemsize)
-    return Module(functions(exported, register, register))
+    return LlvmModule(functions(exported, register, register))
 
 
 def _memory_functions(pointer: int) -> list[Definition]:
@@ -176,7 +176,7 @@ def _missing(target: ExportTarget) -> list[Definition]:
     return [*_memory_functions(target.pointer), *fused]
 
 
-def _text(module: Module, missing: list[Definition], about: str) -> str:
+def _text(module: LlvmModule, missing: list[Definition], about: str) -> str:
     """In LLVM's language, with what the file says of itself."""
     words = about.replace("\\", "").replace('"', "")
     named = [f'!llvm.ident = !{{!0}}\n!0 = !{{!"{words}"}}']

@@ -17,7 +17,7 @@ LARGE = 256
 OUTER = 96
 
 
-class Layout(NamedTuple):
+class MatrixLayout(NamedTuple):
     """Where the entries of a matrix lie in memory: number `row i + column j`.
 
     Args:
@@ -38,7 +38,7 @@ class Product:
         right: layout of `B`.
     """
 
-    def __init__(self, shape: tuple[int, int, int], left: Layout, right: Layout):
+    def __init__(self, shape: tuple[int, int, int], left: MatrixLayout, right: MatrixLayout):
         self.shape, self.left, self.right = shape, left, right
         self.name = "product_" + "_".join(map(str, (*shape, *left, *right)))
         self.results = [jax.ShapeDtypeStruct((shape[0], shape[2]), np.float64)]
@@ -81,23 +81,23 @@ def _is_dense(graph: Graph, nodes: np.ndarray) -> bool:
     return 8 * int((nodes == zero).sum()) <= nodes.size
 
 
-def _arranged(graph: Graph, nodes: np.ndarray) -> tuple[Layout, tuple[int, ...]]:
+def _arranged(graph: Graph, nodes: np.ndarray) -> tuple[MatrixLayout, tuple[int, ...]]:
     """Layout and entries in the order of memory; by rows, where they are not in memory yet."""
     layout = _in_memory(graph, nodes)
     if layout is None:
         # Parts that are in memory are copied as they are.
         down = nodes.shape[0] > 1 and are_consecutive(graph, nodes[:, 0].tolist())
-        layout = Layout(1, nodes.shape[0]) if down else Layout(nodes.shape[1], 1)
+        layout = MatrixLayout(1, nodes.shape[0]) if down else MatrixLayout(nodes.shape[1], 1)
         by_rows = nodes.T if down else nodes
         return layout, tuple(by_rows.ravel().tolist())
-    by_rows = nodes if layout == Layout(nodes.shape[1], 1) else nodes.T
+    by_rows = nodes if layout == MatrixLayout(nodes.shape[1], 1) else nodes.T
     return layout, tuple(by_rows.ravel().tolist())
 
 
-def _in_memory(graph: Graph, nodes: np.ndarray) -> Layout | None:
+def _in_memory(graph: Graph, nodes: np.ndarray) -> MatrixLayout | None:
     """Layout of a matrix that is a part of one argument, of one result, or constant."""
     rows, columns = nodes.shape
-    for entries, layout in ((nodes, Layout(columns, 1)), (nodes.T, Layout(1, rows))):
+    for entries, layout in ((nodes, MatrixLayout(columns, 1)), (nodes.T, MatrixLayout(1, rows))):
         if are_consecutive(graph, entries.ravel().tolist()):
             return layout
     return None

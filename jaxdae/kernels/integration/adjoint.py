@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jaxdae.kernels.emission.loops import padded, product_onto, Total, total_function
 from jaxdae.kernels.integration.initial_value import adjoint_programs
-from jaxdae.kernels.integration.steps import Control, read_time, Start
+from jaxdae.kernels.integration.steps import LaneInputs, read_time, StepSizeControl
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.tracing.product_parts import Pieces, Rank
@@ -75,7 +75,7 @@ class _Adjoint:
         problem = run.problem
         self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
         self.n = problem.states
-        self.start = Start(lanes, problem, ranks, active)
+        self.start = LaneInputs(lanes, problem, ranks, active)
         count = len(self.start.arrays) + run.times
         self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
         self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)
@@ -353,7 +353,7 @@ class _AdaptiveAdjoint(_Adjoint):
 
     def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
         super().__init__(lanes, run, active, ranks, rank, summed)
-        self.control = Control(lanes, run, self.start, ranks)
+        self.control = StepSizeControl(lanes, run, self.start, ranks)
         self.tried, self.listed = lanes.counters(), lanes.counters()
         self.busy, self.any = lanes.counters(), lanes.variable(0)
         self.most = lanes.variable(0)

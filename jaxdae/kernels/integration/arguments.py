@@ -24,7 +24,7 @@ class Saving(NamedTuple):
     times: bool
 
 
-class Summary(NamedTuple):
+class StepSummary(NamedTuple):
     """What a run with adaptive steps says of itself, as floating-point numbers.
 
     Args:

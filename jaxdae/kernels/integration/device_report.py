@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae.derivatives.primitives import Axes
-from jaxdae.kernels.integration.run import lowered, native_integration, Run
+from jaxdae.kernels.integration.run import KernelRun, lowered, native_integration
 from jaxdae.kernels.launch.platforms import CUDA, device_kernel
 
 # What runs with adaptive steps are taken to have, whose number is known when they have run.
@@ -106,7 +106,7 @@ def _integrations(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
                     yield from _integrations(inner, seen)
 
 
-def _steps(run: Run, ctx: Any) -> int:
+def _steps(run: KernelRun, ctx: Any) -> int:
     if run.adaptive:
         return ASSUMED_STEPS
     ends = ctx.avals_in[1 + len(run.problem.parameters)]

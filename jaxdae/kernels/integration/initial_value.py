@@ -14,7 +14,7 @@ from jaxdae.derivatives.primitives import replaced
 from jaxdae.derivatives.user_rules import OwnRule
 from jaxdae.kernels.graph.array_calls import LARGE
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
-from jaxdae.kernels.tracing.rewriting import parted, regrouped
+from jaxdae.kernels.tracing.rewriting import regrouped, split_invariants
 from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram
 from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOperationError
 
@@ -27,7 +27,7 @@ _MOST_REGROUPED = 20_000
 _MOST_STATES = 1024
 
 
-class Step(NamedTuple):
+class StepResult(NamedTuple):
     """What a step gives, as `jaxdae.solvers.base.Step` does.
 
     Args:
@@ -268,7 +268,7 @@ class InitialValueProblem:
             program, pieces = factored(traced)
             few = sum(x.size for x in program.inputs) < _MOST_REGROUPED
             shared = regrouped(program) if few and self.dtype == np.float64 else program
-            first, rest = parted(shared, varying)
+            first, rest = split_invariants(shared, varying)
             numbers = tuple(range(len(self.parameters)))
             return _Parted(
                 Subprogram(f"prepare_{name}", first, parameters=numbers),
@@ -591,7 +591,7 @@ def _step(
             return result.y1, result.error(), result.dense()
 
         y1, error, dense = problem.method.step(base_step, y0, arguments)
-        return Step(y1.ravel(), lambda: error.ravel(), y0[:0], lambda: dense)
+        return StepResult(y1.ravel(), lambda: error.ravel(), y0[:0], lambda: dense)
     rate = _rate(problem, arguments) if rate is None else rate
     carry = carry if problem.carried else None
     result = problem.method.step(rate, t0, t1, y0, carry, problem.each)

@@ -27,7 +27,7 @@ from jaxdae.derivatives.primitives import (
 from jaxdae.errors import BackendError
 from jaxdae.kernels.emission.array_functions import library
 from jaxdae.kernels.integration.adjoint import adjoint_steps, kept_numbers
-from jaxdae.kernels.integration.arguments import Saving, Summary
+from jaxdae.kernels.integration.arguments import Saving, StepSummary
 from jaxdae.kernels.integration.initial_value import (
     adaptive_step_programs,
     adjoint_programs,
@@ -45,7 +45,7 @@ AT_EVENTS = "of a run that an event ends, times depend on what is differentiated
 TIMES = "derivatives by times (t0, t1, dt, SaveAt(ts=...)) are those of the plain program."
 
 
-class Run(NamedTuple):
+class KernelRun(NamedTuple):
     """What is compiled: an initial value problem and what its runs save.
 
     Args:
@@ -76,7 +76,7 @@ class Run(NamedTuple):
         result = self.problem.own_rules
         return f"{result[0]}, whose derivative is that of the plain program." if result else None
 
-    def beside_derivative(self) -> "Run":
+    def beside_derivative(self) -> "KernelRun":
         """Itself, computed where its derivative is wanted, too."""
         if not any(x.one_way for x in self.problem.own_rules):
             return self
@@ -103,9 +103,9 @@ class Run(NamedTuple):
         return fixed_step_programs(self.problem, self.saving.times)
 
     def results(self) -> list[tuple[int, ...]]:
-        """Shapes of the results: rows, final state; of adaptive steps times and a `Summary`."""
+        """Shapes of the results: rows, final state; of adaptive steps times and a `StepSummary`."""
         n = self.problem.states
-        more = [(self.rows,), (len(Summary._fields),)] if self.adaptive else []
+        more = [(self.rows,), (len(StepSummary._fields),)] if self.adaptive else []
         return [(self.rows, n), (n,), *more]
 
 
@@ -134,7 +134,7 @@ class _Varied(NamedTuple):
         return [saved, final, *primal_rows[2:]]
 
 
-def varied(run: Run, active: tuple[int, ...], directions: int) -> Run:
+def varied(run: KernelRun, active: tuple[int, ...], directions: int) -> KernelRun:
     """The run of states with their derivatives in some directions."""
     problem, plain = run.problem.varied(active, directions), run.plain
     more = run._replace(problem=problem, plain=None)
@@ -147,7 +147,7 @@ def varied(run: Run, active: tuple[int, ...], directions: int) -> Run:
     return more._replace(plain=Function(with_directions, shapes, pushed=True))
 
 
-def _work(programs, body: list[Definition], lanes: Lanes, axes: Axes, run: Run) -> Work:
+def _work(programs, body: list[Definition], lanes: Lanes, axes: Axes, run: KernelRun) -> Work:
     """What is launched: loops, and the programs that they call."""
     shared = run.problem.shared(axes.ranks())
     functions = library(programs, lanes.width, lanes.dtype, lanes.register_width, shared)
@@ -162,17 +162,17 @@ def _work(programs, body: list[Definition], lanes: Lanes, axes: Axes, run: Run) 
 # The run itself.
 
 
-def _shapes(*arguments, run: Run, axes: Axes):
+def _shapes(*arguments, run: KernelRun, axes: Axes):
     return results([(*axes.shape, *x) for x in run.results()], run.problem.dtype, arguments)
 
 
-def lowered(platform: Platform, ctx, *arguments, run: Run, axes: Axes):
+def lowered(platform: Platform, ctx, *arguments, run: KernelRun, axes: Axes):
     """A run on a platform, by the context of its lowering: what the platform makes of it."""
     lanes = platform.writer(run.problem.dtype, axes, ctx)
     return platform.launch(ctx, arguments, work(run, lanes, axes))
 
 
-def work(run: Run, lanes: Lanes, axes: Axes) -> Work:
+def work(run: KernelRun, lanes: Lanes, axes: Axes) -> Work:
     """What is launched for a run."""
     body = loops(run, lanes, axes.ranks(), axes.rank)
     return _work(run.programs(), [body], lanes, axes, run)
@@ -181,7 +181,7 @@ def work(run: Run, lanes: Lanes, axes: Axes) -> Work:
 native_integration = primitive("native_integration", _shapes, lowerings=on_platforms(lowered))
 
 
-def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
+def integrate(run: KernelRun, y0, parameters, times) -> list[jax.Array]:
     """Integrate an initial value problem by a native kernel.
 
     It can be compiled, batched and differentiated in both modes and to every order: by start and
@@ -198,7 +198,7 @@ def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
 
     Returns:
         The saved states (rows, n), the final one (n,), and with adaptive steps also the times of
-        the rows, infinite where they were not reached, and a `Summary`.
+        the rows, infinite where they were not reached, and a `StepSummary`.
     """
     arguments = [jnp.asarray(x, run.problem.dtype) for x in (y0, *parameters, *times)]
     axes = Axes((), (False,) * len(arguments))
@@ -208,7 +208,7 @@ def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
 # Derivatives along directions, in forward mode.
 
 
-def _step_aside(run: Run, reason) -> None:
+def _step_aside(run: KernelRun, reason) -> None:
     """Refuse the plain program where kernels alone were asked for."""
     if run.strict or run.plain is None:
         raise BackendError(
@@ -222,12 +222,12 @@ def _start_and(active: tuple[int, ...]) -> tuple[int, ...]:
     return (0, *(1 + i for i in active))
 
 
-def _argument_count(run: Run) -> int:
+def _argument_count(run: KernelRun) -> int:
     """Start, parameters and times."""
     return 1 + len(run.problem.parameters) + run.times
 
 
-def _moving(run: Run, tangents):
+def _moving(run: KernelRun, tangents):
     """Numbers of the parameters that change, and whether times do."""
     count = 1 + len(run.problem.parameters)
     active = tuple(i for i, x in enumerate(tangents[1:count]) if type(x) is not ad.Zero)
@@ -240,7 +240,7 @@ def _moving(run: Run, tangents):
 # The derivative of the run.
 
 
-def _jvp(primals, tangents, *, run: Run, axes: Axes):
+def _jvp(primals, tangents, *, run: KernelRun, axes: Axes):
     result = native_integration.bind(*primals, run=run.beside_derivative(), axes=axes)
     active, timed = _moving(run, tangents)
     if run.once:
@@ -271,17 +271,17 @@ ad.primitive_jvps[native_integration] = _jvp
 _DIRECTIONS, _STATES = 8, 512
 
 
-def _most_directions(run: Run) -> int:
+def _most_directions(run: KernelRun) -> int:
     return min(max(_STATES // run.problem.states - 1, 1), _DIRECTIONS)
 
 
-def _tangent_shapes(*arguments, run: Run, axes: Axes, active, directions: int):
+def _tangent_shapes(*arguments, run: KernelRun, axes: Axes, active, directions: int):
     del active
     shapes = [(*axes.shape, directions, *x) for x in run.results()[:2]]
     return results(shapes, run.problem.dtype, arguments)
 
 
-def _along(*arguments, run: Run, axes: Axes, active: tuple[int, ...], directions: int):
+def _along(*arguments, run: KernelRun, axes: Axes, active: tuple[int, ...], directions: int):
     """Derivatives of rows and final state: the run of the varied problem, without its states."""
     problem = run.problem
     count = 1 + len(problem.parameters)
@@ -303,7 +303,7 @@ def _along(*arguments, run: Run, axes: Axes, active: tuple[int, ...], directions
     return [jnp.moveaxis(rows, -2, axes.rank), final]
 
 
-def _along_plainly(primals, moves, run: Run, axes: Axes, active):
+def _along_plainly(primals, moves, run: KernelRun, axes: Axes, active):
     """The same without a kernel, one direction after the other."""
     assert run.plain is not None
     function = run.plain.along(_start_and(active))
@@ -385,7 +385,9 @@ def _tangents_transposed(bars, *arguments, run, axes: Axes, active, directions: 
     return entries
 
 
-def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] | None = None):
+def _pulled(
+    primals, bars, run: KernelRun, axes: Axes, active, each: tuple[bool, ...] | None = None
+):
     """Cotangents of start and parameters from those of rows and final state.
 
     Args:
@@ -418,13 +420,13 @@ def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] 
     return [x if total else summed(x, has, axes) for x, has, total in parts]
 
 
-def _all_bars(bars, run: Run, axes: Axes):
+def _all_bars(bars, run: KernelRun, axes: Axes):
     """Cotangents of all results of a run: nothing depends on what adaptive steps tell."""
     more = [jnp.zeros((*axes.shape, *x), run.problem.dtype) for x in run.results()[2:]]
     return [*bars, *more], Axes(axes.shape, (*axes.batched, *(True for _ in more)))
 
 
-def _adjoint_shapes(*arguments, run: Run, axes: Axes, active, totals):
+def _adjoint_shapes(*arguments, run: KernelRun, axes: Axes, active, totals):
     each_shape = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
     shapes = [
         x if total else (*axes.shape, *x) for x, total in zip(each_shape, totals, strict=True)
@@ -432,7 +434,7 @@ def _adjoint_shapes(*arguments, run: Run, axes: Axes, active, totals):
     return results(shapes, run.problem.dtype, arguments)
 
 
-def _adjoint_computed(platform: Platform, *arguments, run: Run, axes: Axes, active, totals):
+def _adjoint_computed(platform: Platform, *arguments, run: KernelRun, axes: Axes, active, totals):
     width = platform.width(run.problem.dtype, axes)
     kept = {"run": run, "axes": axes, "active": active, "totals": totals}
     result = _blocks.bind(*arguments, width=width, **kept)
@@ -442,7 +444,7 @@ def _adjoint_computed(platform: Platform, *arguments, run: Run, axes: Axes, acti
 # The same before the sums over blocks of members, of as many as a vector has entries.
 
 
-def _block_shapes(*arguments, run: Run, axes: Axes, active, totals, width: int):
+def _block_shapes(*arguments, run: KernelRun, axes: Axes, active, totals, width: int):
     blocks = -(-axes.members // width)
     each_shape = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
     pairs = zip(each_shape, totals, strict=True)
@@ -451,7 +453,7 @@ def _block_shapes(*arguments, run: Run, axes: Axes, active, totals, width: int):
 
 
 def _blocks_lowered(
-    platform: Platform, ctx, *arguments, run: Run, axes: Axes, active, totals, width: int
+    platform: Platform, ctx, *arguments, run: KernelRun, axes: Axes, active, totals, width: int
 ):
     del width
     programs, _ = adjoint_programs(run.problem, active, run.saving.times)
@@ -471,7 +473,7 @@ _blocks = primitive(
 )
 
 
-def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active, totals):
+def _adjoint_batched(arguments, axes_in, *, run: KernelRun, axes: Axes, active, totals):
     rank = axes.rank
     moved, axes = with_new_axis(arguments, axes_in, axes)
     # Each entry of the new axis wants sums of its own: members are summed up here.
@@ -484,7 +486,7 @@ def _in_total(result, totals, at: tuple[int, ...]) -> list:
     return [x.sum(at) if total else x for x, total in zip(result, totals, strict=True)]
 
 
-def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active, totals):
+def _adjoint_jvp(primals, tangents, *, run: KernelRun, axes: Axes, active, totals):
     result = _adjoint.bind(*primals, run=run, axes=axes, active=active, totals=totals)
     members = tuple(range(axes.rank))
     moving, timed = _moving(run, tangents)
@@ -523,13 +525,13 @@ ad.primitive_jvps[_adjoint] = _adjoint_jvp
 # `moving`, and both cotangents: linear in them.
 
 
-def _curvature_shapes(*arguments, run: Run, axes: Axes, active, moving):
+def _curvature_shapes(*arguments, run: KernelRun, axes: Axes, active, moving):
     del moving
     none = (False,) * (1 + len(active))
     return _adjoint_shapes(*arguments, run=run, axes=axes, active=active, totals=none)
 
 
-def _curved(*arguments, run: Run, axes: Axes, active, moving):
+def _curved(*arguments, run: KernelRun, axes: Axes, active, moving):
     """With `y' = F(x)`, `x_bar = F'(x)^T y_bar` varies by `F'^T dy_bar + (F'' dx)^T y_bar`.
 
     These are the cotangents of `x` in the varied run `(F, F' dx)`, from `dy_bar` of the first and
@@ -565,7 +567,7 @@ def _curved(*arguments, run: Run, axes: Axes, active, moving):
     return [result[0][..., : run.problem.states], *result[1:]]
 
 
-def _curved_plainly(arguments, run: Run, axes: Axes, active, moving):
+def _curved_plainly(arguments, run: KernelRun, axes: Axes, active, moving):
     assert run.plain is not None
     count = _argument_count(run)
     first = Axes(axes.shape, axes.batched[: count + 2])
@@ -579,7 +581,7 @@ def _curvature_jvp(primals, tangents, **parameters):
     return pushed(lambda *x: _curved(*x, **parameters), primals, tangents)
 
 
-def _curvature_transposed(bars, *arguments, run: Run, axes: Axes, active, moving):
+def _curvature_transposed(bars, *arguments, run: KernelRun, axes: Axes, active, moving):
     """Second derivatives are symmetric: the transpose is the derivative along the cotangents."""
     count = _argument_count(run)
     operands, flags = arguments[: count + 2], axes.batched[: count + 2]

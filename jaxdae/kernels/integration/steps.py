@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import diffrax
 
-from jaxdae.kernels.integration.arguments import Saving, Summary
+from jaxdae.kernels.integration.arguments import Saving, StepSummary
 from jaxdae.kernels.integration.initial_value import control_shape, InitialValueProblem
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
@@ -33,7 +33,7 @@ def loops(run: Any, lanes: Lanes, ranks: tuple[int, ...], rank: int) -> Definiti
     return lanes.finish()
 
 
-class Start:
+class LaneInputs:
     """The start and the parameters of the members in the lanes.
 
     An adjoint is by `active` parameters.
@@ -177,7 +177,7 @@ class _FixedSteps:
     def __init__(self, lanes: Lanes, run: Any, ranks, rank: int):
         self.lanes, self.problem, self.saving = lanes, run.problem, run.saving
         problem, saving, n = run.problem, run.saving, run.problem.states
-        self.start = Start(lanes, problem, ranks)
+        self.start = LaneInputs(lanes, problem, ranks)
         count = len(self.start.arrays)
         self.grid = Buffer(lanes, lanes.arguments, count, None, ranks[count], 1)
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
@@ -297,10 +297,10 @@ class _StepEnds:
         return self.times.read(lanes.count(self._members, lane), index * 2 + which)
 
 
-class Control:
+class StepSizeControl:
     """Step size control of all lanes: the arrays that `advance` takes and gives."""
 
-    def __init__(self, lanes: Lanes, run: Any, start: Start, ranks):
+    def __init__(self, lanes: Lanes, run: Any, start: LaneInputs, ranks):
         problem, given_first = run.problem, run.given_first
         self.lanes, self.problem, self.start = lanes, problem, start
         self._dense = run.saving.times or problem.event is not None
@@ -459,12 +459,12 @@ class _AdaptiveSteps:
         problem, saving = run.problem, run.saving
         self.saving: Saving = saving
         self.lanes, self.max_steps, self.n = lanes, run.max_steps, problem.states
-        self.start = Start(lanes, problem, ranks)
-        self.control = Control(lanes, run, self.start, ranks)
+        self.start = LaneInputs(lanes, problem, ranks)
+        self.control = StepSizeControl(lanes, run, self.start, ranks)
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
         self.final = Buffer(lanes, lanes.results, 1, self.n, rank, 1)
         self.row_times = Buffer(lanes, lanes.results, 2, None, rank, 1)
-        self.summary = Buffer(lanes, lanes.results, 3, len(Summary._fields), rank, 1)
+        self.summary = Buffer(lanes, lanes.results, 3, len(StepSummary._fields), rank, 1)
         self.members, self.busy, self.fresh = (lanes.counters() for _ in range(3))
         self.steps, self.kept_steps = lanes.counters(), lanes.counters()
         # Rows of each lane that are written: those at given times are counted elsewhere.
@@ -604,7 +604,7 @@ class _AdaptiveSteps:
         self.final.store(self.n, self.control.step.y0, lane, member)
         steps, kept = (lanes.count(x, lane) for x in (self.steps, self.kept_steps))
         counts = (x.as_number() for x in (steps, kept, rows))
-        summary = Summary(lanes.get(self.control.step.t0, lane), code, *counts)
+        summary = StepSummary(lanes.get(self.control.step.t0, lane), code, *counts)
         for i, value in enumerate(summary):
             self.summary.write(value, member, i)
         lanes.set_count(0, self.busy, lane)

@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 from jaxdae.derivatives.primitives import Axes
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Lanes, Signature
-from jaxdae.kernels.llvm.module import Definition, Module, stack_need
+from jaxdae.kernels.llvm.module import Definition, LlvmModule, stack_need
 from jaxdae.kernels.llvm.threads import share
 from jaxdae.kernels.llvm.xla_interface import handler
 
@@ -100,7 +100,7 @@ class Platform(NamedTuple):
         return self.lanes(self.width(dtype, axes), dtype, wide, signature)
 
 
-def assembled(definitions: Iterable[Definition], rank: int, threads: int, least: int) -> Module:
+def assembled(definitions: Iterable[Definition], rank: int, threads: int, least: int) -> LlvmModule:
     """A module from the definitions that `@run` is one of.
 
     Args:
@@ -111,7 +111,7 @@ def assembled(definitions: Iterable[Definition], rank: int, threads: int, least:
     """
     each = list(definitions)
     need = stack_need(each, machine_code.quickly())
-    return Module([*each, *share(threads, least, need), *handler(rank)])
+    return LlvmModule([*each, *share(threads, least, need), *handler(rank)])
 
 
 def _on_processor(ctx, arguments, work: Work) -> Any:

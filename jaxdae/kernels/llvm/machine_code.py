@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 
 from jaxdae.kernels.llvm import storage, xla_interface
-from jaxdae.kernels.llvm.module import Module
+from jaxdae.kernels.llvm.module import LlvmModule
 
 _REGISTERED: set[str] = set()
 # JAX may compile in several threads.
@@ -88,7 +88,7 @@ def host_width(bits: int) -> int:
     return 128 // bits
 
 
-def register(module: Module, content: str = "") -> str:
+def register(module: LlvmModule, content: str = "") -> str:
     """Compile a module and make its `@handler` known to XLA.
 
     Where JAX is set to compile quickly (`jax_disable_most_optimizations`), so is the module.
@@ -117,7 +117,7 @@ def register(module: Module, content: str = "") -> str:
     return name
 
 
-def functions(module: Module, names: Sequence[str]) -> list[int]:
+def functions(module: LlvmModule, names: Sequence[str]) -> list[int]:
     """Addresses of functions of a module, which stay as long as this process."""
     with _LOCK:
         return _addresses(module, _key(module.text), names)
@@ -199,7 +199,7 @@ def _target(llvm):
     )
 
 
-def _addresses(module: Module, key: str, names: Sequence[str]) -> list[int]:
+def _addresses(module: LlvmModule, key: str, names: Sequence[str]) -> list[int]:
     """Where functions lie once the object code of a module is in memory."""
     llvm, code = _llvm(), storage.kept(key, lambda: _compiled(module.text))
     # The first engine makes the functions of the process known to LLVM.

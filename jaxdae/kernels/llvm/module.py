@@ -25,7 +25,7 @@ class Definition(NamedTuple):
     registers: int = 0
 
 
-class Module:
+class LlvmModule:
     """Definitions, each once by its name."""
 
     def __init__(self, definitions: Iterable[Definition]):

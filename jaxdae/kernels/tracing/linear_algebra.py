@@ -11,7 +11,7 @@ from jaxdae.kernels.tracing.arrays import as_symbols, Refusal, Symbols, Value
 from jaxdae.linalg.lu import FACTORS, MOST_PIVOTED
 from jaxdae.linalg.positive_definite import POSITIVE_DEFINITE
 from jaxdae.linalg.saddle_point import SADDLE_POINT
-from jaxdae.linalg.solve_primitive import Batch
+from jaxdae.linalg.solve_primitive import BatchAxes
 
 
 class _Scalars:
@@ -250,14 +250,14 @@ def _of_systems(solve: Callable) -> Callable:
 
     def rule(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list[Symbols]:
         del evaluate  # what it would follow is not entered
-        batch: Batch = equation.params["batch"]
+        batch: BatchAxes = equation.params["batch"]
         nodes = [_with_batch(batch, i, as_symbols(graph, x).nodes) for i, x in enumerate(arguments)]
         return _each(batch.sizes, nodes, equation, partial(solve, graph))
 
     return rule
 
 
-def _with_batch(batch: Batch, number: int, nodes: np.ndarray) -> np.ndarray:
+def _with_batch(batch: BatchAxes, number: int, nodes: np.ndarray) -> np.ndarray:
     """An argument for each system of a batch."""
     core, present = batch.core(number, nodes.shape), batch.present[number]
     axes = (size if x else 1 for size, x in zip(batch.sizes, present, strict=True))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.kernels.graph.array_calls import called, Layout, mapped, OUTER, Product
+from jaxdae.kernels.graph.array_calls import called, mapped, MatrixLayout, OUTER, Product
 from jaxdae.kernels.graph.expressions import Graph, RESULT
 
 # Operations that are linear in all of their arguments.
@@ -81,9 +81,9 @@ def _factors_at(graph: Graph, flat: np.ndarray, at: int) -> Factors | None:
     return Factors(b.T, a.T, at) if turned else None
 
 
-def _matrix(entries: tuple[int, ...], shape: tuple[int, int], layout: Layout) -> np.ndarray:
+def _matrix(entries: tuple[int, ...], shape: tuple[int, int], layout: MatrixLayout) -> np.ndarray:
     nodes = np.array(entries, np.int32)
-    by_rows = layout == Layout(shape[1], 1)
+    by_rows = layout == MatrixLayout(shape[1], 1)
     return nodes.reshape(shape) if by_rows else nodes.reshape(shape[::-1]).T
 
 

@@ -137,7 +137,7 @@ def _splits(factors: Factors):
 _MOST = 512
 
 
-class Parts(NamedTuple):
+class SplitProgram(NamedTuple):
     """A program in two parts.
 
     Args:
@@ -149,7 +149,7 @@ class Parts(NamedTuple):
     rest: ScalarProgram
 
 
-def parted(program: ScalarProgram, varying: int) -> Parts:
+def split_invariants(program: ScalarProgram, varying: int) -> SplitProgram:
     """Take out of a program what is the same in all calls, if that is not too much.
 
     Products of masses and lengths, or pivots of constant entries of a mass matrix, are the same in
@@ -172,7 +172,7 @@ def parted(program: ScalarProgram, varying: int) -> Parts:
     }
     first = _part(graph, within, numbers, taken)
     rest = _part(graph, left, {x: end + i for i, x in enumerate(taken)}, program.outputs)
-    return Parts(
+    return SplitProgram(
         ScalarProgram(*first, program.inputs[varying:], (shape,)),
         ScalarProgram(*rest, (*program.inputs, shape), program.results),
     )

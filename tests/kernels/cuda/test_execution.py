@@ -213,7 +213,18 @@ def test_rows_at_times_and_at_steps(method, saveat, monkeypatch):
         )  # fmt: skip
         return found.q, found.v, found.ts
 
-    agree(jax.vmap(rows), *spread(system.start(), 3))
+    (q, v, ts), (launched,) = agree(jax.vmap(rows), *spread(system.start(), 3))
+    assert launched.words[-1] == 3
+    saved = np.isfinite(ts)
+    for x in (q, v):
+        np.testing.assert_array_equal(np.isfinite(x).all(axis=2), saved)
+    # Of a time that is the sum of three steps.
+    np.testing.assert_allclose(np.where(saved, ts, 0.0).max(axis=1), 3 * dt, rtol=1e-15)
+    if saveat.subs.steps:
+        assert not saved.all(axis=1).any()  # rows beyond the last step
+    else:
+        wanted = [0.0, *np.linspace(0, 2e-3, 5), 3 * dt]
+        np.testing.assert_allclose(ts, np.tile(wanted, (3, 1)), rtol=1e-15)
 
 
 class Implicit(diffrax.Kvaerno3, AbstractTracedSolver):

@@ -10,7 +10,7 @@ from jaxdae.kernels.cuda.device_lanes import DeviceLanes
 from jaxdae.kernels.cuda.ptx import BASELINE, for_threads, ptx, threads
 from jaxdae.kernels.llvm.batch_loops import Buffer, Signature
 from jaxdae.kernels.llvm.machine_code import MachineCodeError
-from jaxdae.kernels.llvm.module import Definition, Module
+from jaxdae.kernels.llvm.module import Definition, LlvmModule
 from jaxdae.kernels.llvm.registers import Integer
 
 
@@ -22,7 +22,7 @@ def doubling(factor=2.0):
     with lanes.turns(lanes.begin, lanes.end, lanes.stride) as turns:
         member = Integer(lanes, turns.index)
         y.write(x.read(member, 0) * factor, member, 0)
-    return Module([lanes.finish()]).text
+    return LlvmModule([lanes.finish()]).text
 
 
 @pytest.mark.parametrize("architecture", [BASELINE, "sm_90", "sm_120"])
@@ -105,6 +105,6 @@ def test_a_long_function_that_is_called_often_is_there_once(length, copies):
     f = Definition("f", "define internal void @f(ptr %a) {\nentry:\n" + "\n".join(lines))
     calls = 3 * "  call void @f(ptr %a)\n"
     entry = f"define ptx_kernel void @kernel(ptr %a) {{\nentry:\n{calls}  ret void\n}}"
-    made = ptx(Module(for_threads([f, Definition("kernel", entry)])).text)
+    made = ptx(LlvmModule(for_threads([f, Definition("kernel", entry)])).text)
     assert made.count("add.rn.f64") == copies * (length - 1)
     assemble(made, BASELINE)

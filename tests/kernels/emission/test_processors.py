@@ -14,7 +14,7 @@ from jaxdae.kernels.emission.elementary_functions import (
     BOTH,
 )
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.llvm.module import Module
+from jaxdae.kernels.llvm.module import LlvmModule
 
 # Triple and processor; a name that ends in `small` is of one that joins no products and sums.
 PROCESSORS = {
@@ -40,7 +40,7 @@ def compiled(name, dtype, operations, fused=True):
     initialized()
     triple, processor = PROCESSORS[name]
     made = definitions(operations, 1, dtype)
-    text = Module(made).text if fused else without_fma(made)
+    text = LlvmModule(made).text if fused else without_fma(made)
     target = llvm.Target.from_triple(triple).create_target_machine(cpu=processor, opt=1)
     module = llvm.parse_assembly(text + (ENTRY if name == "nvptx64" else ""))
     module.triple, module.data_layout = triple, str(target.target_data)

@@ -1,6 +1,6 @@
 """Random expressions over all operations: the kernel against each operation on its own.
 
-Every intermediate result is stored, so that an operation is judged on the arguments that the
+Every intermediate result is stored, so that an operation is tested on the arguments that the
 kernel itself computed: what an expression before has lost does not count. Numbers of all sizes and
 special values are among the inputs, and arise from them.
 """
@@ -18,7 +18,7 @@ from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.launch.platforms import assembled
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
-from jaxdae.kernels.llvm.module import Definition, Module
+from jaxdae.kernels.llvm.module import Definition, LlvmModule
 from jaxdae.kernels.llvm.writer import Writer
 from jaxdae.kernels.tracing.subprograms import ScalarProgram
 
@@ -83,7 +83,7 @@ def random_inputs(rng) -> np.ndarray:
     return np.choose(rng.choice(5, shape, p=[0.4, 0.2, 0.1, 0.1, 0.2]), kinds)
 
 
-def module(programs: list[tuple[Graph, list[int]]]) -> Module:
+def module(programs: list[tuple[Graph, list[int]]]) -> LlvmModule:
     """A module with a function for each program; each stores a vector for each of its nodes."""
     elementary: dict[str, None] = {}
     parts, first = [], 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxdae.kernels.export.fused_products import fused_double, fused_single
-from jaxdae.kernels.llvm.module import Module
+from jaxdae.kernels.llvm.module import LlvmModule
 from jaxdae.kernels.llvm.writer import Writer
 
 DOUBLE, SINGLE = np.float64, np.float32
@@ -21,7 +21,7 @@ def fused():
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     parts = [*fused_double(), *fused_single(), _loop("fma"), _loop("fmaf")]
-    module = llvm.parse_assembly(Module(parts).text)
+    module = llvm.parse_assembly(LlvmModule(parts).text)
     machine = llvm.Target.from_default_triple().create_target_machine(opt=2, jit=True)
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()

@@ -63,7 +63,7 @@ def simulated(x, backend: Any = "native", adjoint=None, **settings):
     return found
 
 
-def judged(ts, q, v, end):
+def weighted_sum(ts, q, v, end):
     """Every row that was reached, each with its own weight, and the final state."""
     rows = jnp.where(jnp.isfinite(ts)[:, None], jnp.sin(q) + v**2, 0.0)
     weights = 1 + jnp.arange(rows.size).reshape(rows.shape) / 10
@@ -72,7 +72,7 @@ def judged(ts, q, v, end):
 
 def loss(x, **settings):
     found = simulated(x, **settings)
-    return judged(found.ts, found.q, found.v, found.last_state)
+    return weighted_sum(found.ts, found.q, found.v, found.last_state)
 
 
 def assert_close(found, expected, rtol):
@@ -102,7 +102,7 @@ def test_reverse_is_that_of_diffrax(steps):
     def plain(x):
         found = simulated(x, "plain", adjoint, **cases[0] | {"saveat": both})
         rows = zip(found.ts, found.saved, strict=True)
-        losses = [judged(ts, y.q, y.v, found.final_state) for ts, (y, _) in rows]
+        losses = [weighted_sum(ts, y.q, y.v, found.final_state) for ts, (y, _) in rows]
         return losses, losses
 
     def native(x):
@@ -296,6 +296,6 @@ def test_too_many_states_with_derivatives_are_refused():
     q = jnp.linspace(0.0, 1.0, 120)
     move = jnp.ones(120)
     along = lambda f: lambda q: jax.jvp(f, (q,), (move,))[1]  # noqa: E731
-    told = "not this derivative: 960 states with derivatives in 1 directions"
-    with pytest.raises(BackendError, match=told):
+    message = "not this derivative: 960 states with derivatives in 1 directions"
+    with pytest.raises(BackendError, match=message):
         jax.eval_shape(along(along(along(along(end)))), q)

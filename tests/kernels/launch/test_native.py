@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.spring import Spring
 from jaxdae.kernels import native
 from jaxdae.kernels.tracing.trace import UnsupportedOperationError
 from jaxdae.models.two_link import TwoLinkManipulator
@@ -213,20 +214,6 @@ def test_what_devices_share_has_the_sum_of_their_cotangents():
         assert all("{V:lanes}" in x for x in results)
 
 
-class Spring(jaxdae.System):
-    """One coordinate."""
-
-    stiffness: jax.Array
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 0.5 * self.stiffness * q @ q
-
-
 def test_many_members_are_shared_among_threads():
     x = jnp.linspace(0, 1, 100_003)
     np.testing.assert_allclose(jax.vmap(native(jnp.sin, x[0]))(x), np.sin(x), rtol=1e-15, atol=0)
@@ -271,6 +258,8 @@ def test_a_derivative_that_cannot_be_a_kernel_is_told_with_the_remedy():
 
     kernel = native(function, jnp.zeros(()))
     assert kernel(1.5) == 3
-    told = "a native kernel, but not its derivative: .*pure_callback.*without jaxdae.kernels.native"
-    with pytest.raises(UnsupportedOperationError, match=told):
+    message = (
+        "a native kernel, but not its derivative: .*pure_callback.*without jaxdae.kernels.native"
+    )
+    with pytest.raises(UnsupportedOperationError, match=message):
         jax.jvp(kernel, (1.5,), (1.0,))

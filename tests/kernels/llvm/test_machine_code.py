@@ -19,7 +19,7 @@ from jaxdae.kernels.launch.platforms import assembled, HOST
 from jaxdae.kernels.llvm import machine_code, storage
 from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.llvm.machine_code import Host, MachineCodeError
-from jaxdae.kernels.llvm.module import Definition, Module
+from jaxdae.kernels.llvm.module import Definition, LlvmModule
 
 # Kernels of their own for every test: what a process has registered it does not compile again.
 ALONE = Axes((), (False,))
@@ -132,8 +132,8 @@ def test_code_is_made_quickly_where_jax_is_told_so(monkeypatch):
     monkeypatch.setattr(machine_code, "_levels", LEVELS)
     made, codes, keys = text(), [], []
     quickly = jax.config.values["jax_disable_most_optimizations"]
-    for told in (True, False):
-        jax.config.update("jax_disable_most_optimizations", told)
+    for disabled in (True, False):
+        jax.config.update("jax_disable_most_optimizations", disabled)
         codes.append(machine_code._compiled(made.text))
         keys.append(key(made))
     jax.config.update("jax_disable_most_optimizations", quickly)
@@ -270,18 +270,18 @@ def test_threads_that_ask_for_the_same_kernel_compile_it_once(folder, compiled):
 
 def test_a_module_that_llvm_refuses_is_said():
     with pytest.raises(MachineCodeError, match=r"(?s)a mistake in jaxdae.*expected.*Please report"):
-        machine_code.register(Module([Definition("handler", "define nonsense")]))
+        machine_code.register(LlvmModule([Definition("handler", "define nonsense")]))
     unverified = (
         "define i32 @handler(i1 %x) {\n  br label %a\na:\n  %y = phi i32 [0, %a]\n  ret i32 %y\n}"
     )
     with pytest.raises(MachineCodeError, match=r"(?s)a mistake in jaxdae.*PHI.*Please report"):
-        machine_code.register(Module([Definition("handler", unverified)]))
+        machine_code.register(LlvmModule([Definition("handler", unverified)]))
 
 
 def test_a_function_that_this_machine_lacks_is_refused_and_does_not_end_the_process():
     names = ("no_such_function", "llvm.sqrt.f64")
     declared = frozenset(f"declare double @{name}(double)" for name in names)
-    lacking = Module([Definition("handler", "", declared)])
+    lacking = LlvmModule([Definition("handler", "", declared)])
     with pytest.raises(MachineCodeError, match="calls no_such_function, which the C library"):
         machine_code.register(lacking)
 

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 
 from jaxdae.kernels.llvm import machine_code
-from jaxdae.kernels.llvm.module import Definition, Module
+from jaxdae.kernels.llvm.module import Definition, LlvmModule
 from jaxdae.kernels.llvm.xla_interface import handler
 
 # In place of the threads: it writes the number of members that it gets.
@@ -23,7 +23,7 @@ SIZES = {"frame": 168, "arguments": 40, "results": 40, "buffer": 48}
 
 @pytest.fixture(scope="module")
 def call():
-    module = Module([Definition("share", SHARE), *handler(2)])
+    module = LlvmModule([Definition("share", SHARE), *handler(2)])
     (address,) = machine_code.functions(module, ["handler"])
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
 

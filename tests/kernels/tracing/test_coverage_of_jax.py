@@ -19,7 +19,7 @@ from jaxdae.kernels.tracing.linear_algebra import ITERATIVE
 from jaxdae.kernels.tracing.parameters import check
 from jaxdae.kernels.tracing.rules import RULES
 from jaxdae.models import CartesianPendulum, MODELS
-from jaxdae.results import readings
+from jaxdae.results import derived_quantities
 
 # Of known numbers alone: kernels leave them to JAX while they are traced.
 KNOWN = {
@@ -33,10 +33,15 @@ KNOWN = {
 }
 # Loops that end where a tolerance is met are refused in words.
 REFUSED = set(ITERATIVE)
-READINGS = (
-    readings.control, readings.multipliers, readings.violation, readings.jacobian,
-    readings.kinetic_energy, readings.potential_energy, readings.energy,
-)  # fmt: skip
+QUANTITIES = (
+    derived_quantities.control,
+    derived_quantities.multipliers,
+    derived_quantities.violation,
+    derived_quantities.jacobian,
+    derived_quantities.kinetic_energy,
+    derived_quantities.potential_energy,
+    derived_quantities.energy,
+)
 CRITICAL = jaxdae.Baumgarte.critical(5.0)
 FORMULATIONS = {
     "Multipliers": jaxdae.Multipliers(CRITICAL),
@@ -51,7 +56,7 @@ FORMULATIONS = {
 
 
 class Run(NamedTuple):
-    """What a reading of a row reads."""
+    """What a derived quantity of a row depends on."""
 
     system: Any
     formulation: Any
@@ -79,7 +84,7 @@ def unknown(function, *arguments) -> set[str]:
 
 
 def missing(run: Run, start: jaxdae.State) -> set[str]:
-    """Of the equations of motion with their derivative in reverse mode, and of all readings.
+    """Of the equations of motion, their derivative in reverse mode, and all derived quantities.
 
     What goes forward is part of what goes back.
     """
@@ -90,7 +95,7 @@ def missing(run: Run, start: jaxdae.State) -> set[str]:
 
     def rate(t, y, leaves):
         joined = eqx.combine(jax.tree.unflatten(structure, leaves), static)
-        u = readings.control(joined, t, y)
+        u = derived_quantities.control(joined, t, y)
         return joined.formulation.rate_and_multipliers(joined.system, t, y, u)
 
     def reverse(*inputs):
@@ -98,7 +103,9 @@ def missing(run: Run, start: jaxdae.State) -> set[str]:
         return pull(found)
 
     inputs = t, y, [jnp.asarray(x, float) for x in leaves]
-    return unknown(reverse, *inputs) | unknown(lambda t, y: [x(run, t, y) for x in READINGS], t, y)
+    return unknown(reverse, *inputs) | unknown(
+        lambda t, y: [x(run, t, y) for x in QUANTITIES], t, y
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)

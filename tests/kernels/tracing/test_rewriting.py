@@ -12,7 +12,7 @@ from jaxdae import Baumgarte, Multipliers, State
 from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.emission.instructions import fused_terms
 from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.tracing.rewriting import parted, regrouped
+from jaxdae.kernels.tracing.rewriting import regrouped, split_invariants
 from jaxdae.kernels.tracing.subprograms import ScalarProgram
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.models import TwoLinkManipulator
@@ -47,7 +47,7 @@ PENDULUM = (jnp.array(0.3), jnp.array([0.2, 1.1])), (jnp.array([2.0, 3.0]), jnp.
 def test_what_parameters_decide_is_computed_apart(in_numpy):
     varying, fixed = PENDULUM
     program = scalarize(pendulum, *varying, *fixed, varying=2)
-    parts = parted(program, varying=2)
+    parts = split_invariants(program, varying=2)
     found = together(parts, in_numpy, varying, fixed)
     np.testing.assert_array_equal(found[0], in_numpy(program, *varying, *fixed)[0])
     assert count(parts.first, "sqrt") == 1
@@ -59,7 +59,7 @@ def test_what_parameters_decide_is_computed_apart(in_numpy):
 def test_a_program_knows_what_varies():
     program = scalarize(pendulum, *PENDULUM[0], *PENDULUM[1], varying=2)
     with pytest.raises(ValueError, match="the program has 3 varying inputs, not 1"):
-        parted(program, varying=1)
+        split_invariants(program, varying=1)
 
 
 def test_truth_values_and_empty_parameters(in_numpy):
@@ -70,7 +70,7 @@ def test_truth_values_and_empty_parameters(in_numpy):
 
     given = jnp.array(1.5), jnp.zeros(0), jnp.array(3.0)
     program = scalarize(function, *given, varying=1)
-    parts = parted(program, varying=1)
+    parts = split_invariants(program, varying=1)
     assert [x.shape for x in parts.first.inputs] == [(0,), ()]
     assert not any(parts.first.graph.is_boolean(x) for x in parts.first.outputs)
     assert float(together(parts, in_numpy, given[:1], given[1:])[0]) == 1.5
@@ -86,7 +86,7 @@ def test_constant_pivots_come_first(first, in_numpy):
         return solve_positive_definite(rows[order][:, order], jnp.stack([t, p]))
 
     given = jnp.array(0.4), jnp.array(2.0)
-    parts = parted(scalarize(solution, *given, varying=1), varying=1)
+    parts = split_invariants(scalarize(solution, *given, varying=1), varying=1)
     assert count(parts.first, "div") == count(parts.rest, "div") == 1
     found = together(parts, in_numpy, given[:1], given[1:])
     np.testing.assert_allclose(found[0], jax.jit(solution)(*given), rtol=1e-14)
@@ -224,7 +224,7 @@ def test_the_two_link_manipulator_needs_few_operations(in_numpy):
     given = jnp.array(0.1), jnp.concatenate(system.start())
     leaves = [jnp.asarray(x, float) for x in leaves]
     program = scalarize(rates, *given, *leaves, varying=2)
-    parts = parted(regrouped(program), varying=2)
+    parts = split_invariants(regrouped(program), varying=2)
     assert count(parts.rest, "div") == 3
     assert count(parts.rest, "mul") < 0.75 * count(program, "mul")
     found = together(parts, in_numpy, given, leaves)[0]

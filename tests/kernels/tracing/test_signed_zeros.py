@@ -11,9 +11,9 @@ import pytest
 
 import jaxdae
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.tracing.rewriting import parted, regrouped
+from jaxdae.kernels.tracing.rewriting import regrouped, split_invariants
 from jaxdae.models import AndrewsMechanism, TwoLinkManipulator
-from jaxdae.results.readings import with_positive_zeros
+from jaxdae.results.derived_quantities import with_positive_zeros
 from jaxdae.solvers import RK4
 
 ZEROS = np.array(list(product([0.0, -0.0, 1.5, -2.0], repeat=2)))
@@ -189,7 +189,7 @@ class Resting(jaxdae.System):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["native", "plain"])
-def test_readings_of_a_run_have_positive_zeros_alone(backend):
+def test_derived_quantities_have_positive_zeros_alone(backend):
     """Angles by `arctan2` are then the same for both backends, also of negative zeros at first."""
     q = jnp.array([0.0, -0.0, -0.0, 0.0])
     start = jaxdae.State(q, -q)
@@ -229,5 +229,5 @@ def test_equations_of_motion_cost_what_they_cost_without(model, monkeypatch):
     monkeypatch.setattr("jaxdae.kernels.tracing.zero_signs.readers", lambda *_, **__: {})
     without = scalarize(rates, *given, varying=3)
     assert operations(found) <= 1.01 * operations(without)
-    parts = [parted(regrouped(x), varying=3).rest for x in (found, without)]
+    parts = [split_invariants(regrouped(x), varying=3).rest for x in (found, without)]
     assert operations(parts[0]) <= 1.01 * operations(parts[1])

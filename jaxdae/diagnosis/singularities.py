@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.curves import hermite, resolved
-from jaxdae.diagnosis.findings import Finding, Passage
+from jaxdae.diagnosis.findings import Finding, NearSingularity
 from jaxdae.diagnosis.starts import start_rank
 from jaxdae.formulations.base import solves
 from jaxdae.simulation.problem import ROUND_OFF, START_TOLERANCE
@@ -121,9 +121,9 @@ def _singular_values(jac: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(squares, 0.0))[:, ::-1]
 
 
-def near(passages: list[Passage], typical: float) -> list[Passage]:
+def near(singularities: list[NearSingularity], typical: float) -> list[NearSingularity]:
     """Those of some positions at which the Jacobian is nearly singular."""
-    return [x for x in passages if x.value < NEAR * typical]
+    return [x for x in singularities if x.value < NEAR * typical]
 
 
 def rank_along(every: np.ndarray) -> int:
@@ -132,9 +132,9 @@ def rank_along(every: np.ndarray) -> int:
     return int((every > RANK * every.max(initial=0.0)).sum(axis=1).max(initial=0))
 
 
-def find_passages(
+def find_near_singularities(
     jacobians, ts, states, jac, held=None, part: float = NEAR
-) -> tuple[list[Passage], float]:
+) -> tuple[list[NearSingularity], float]:
     """Near-singular positions passed, and the median of the least singular value.
 
     Args:
@@ -180,12 +180,14 @@ def find_passages(
         between = _close_in(np, lambda *x: sampled(*x)[0], ts, q, v, close)
         least, times = (np.concatenate(x) for x in zip((rows, ts), between, strict=True))
     found = zip(times, least, strict=True)
-    return _distinct([Passage(float(t), float(x)) for t, x in found if x < level], ts), typical
+    return _distinct(
+        [NearSingularity(float(t), float(x)) for t, x in found if x < level], ts
+    ), typical
 
 
-def _distinct(result: list[Passage], ts) -> list[Passage]:
+def _distinct(result: list[NearSingularity], ts) -> list[NearSingularity]:
     """Of those in neighbouring intervals the lowest, in order of time."""
-    distinct: list[Passage] = []
+    distinct: list[NearSingularity] = []
     gap = 2.0 * float(np.max(np.abs(np.diff(ts)), initial=0.0))
     for one in sorted(result, key=lambda x: x.value):
         if all(abs(one.time - other.time) > gap for other in distinct):
@@ -225,9 +227,9 @@ def least_singular_value(system, ts, states, held=None):
     return jnp.minimum(jnp.min(rows), jnp.min(between))
 
 
-def passages_along(
+def near_singularities_along(
     system, formulation, ts, states, jac=None, part: float = NEAR
-) -> tuple[list[Passage], float]:
+) -> tuple[list[NearSingularity], float]:
     """Near-singular positions passed, and the median of the least singular value.
 
     Args:
@@ -247,7 +249,7 @@ def passages_along(
     if not 0 < count * c * c * n <= _MOST_WORK:
         return [], np.inf
     held = held_by(system, formulation, ts, states)
-    return find_passages(jacobians, ts, states, jac, held, part)
+    return find_near_singularities(jacobians, ts, states, jac, held, part)
 
 
 def held_by(system, formulation, ts, states) -> int | None:
@@ -264,14 +266,16 @@ def held_by(system, formulation, ts, states) -> int | None:
     return start.rank if start.dependent and start.regular else None
 
 
-def passages_found(formulation, passages: list[Passage], typical: float) -> Finding | None:
+def singularity_finding(
+    formulation, passed: list[NearSingularity], typical: float
+) -> Finding | None:
     """Near-singular positions that a formulation is not made for; `None` without any."""
-    if not passages:
+    if not passed:
         return None
-    least = min(passages, key=lambda x: x.value)
-    times = ", ".join(f"{x.time:.6g}" for x in passages[:5]) + (", …" if len(passages) > 5 else "")
+    least = min(passed, key=lambda x: x.value)
+    times = ", ".join(f"{x.time:.6g}" for x in passed[:5]) + (", …" if len(passed) > 5 else "")
     message = (
-        f"the run passed {len(passages)} near-singular position(s), at t = {times} s: the least "
+        f"the run passed {len(passed)} near-singular position(s), at t = {times} s: the least "
         f"singular value of the constraint Jacobian, rows scaled by their largest length, fell to "
         f"{least.value:.3g} at t = {least.time:.6g} s (median {typical:.3g}). There multipliers "
         f"grow without bound, and {type(formulation).__name__} may lose the branch or the energy "

@@ -10,11 +10,18 @@ import pytest
 import jaxdae
 from jaxdae import Baumgarte, Multipliers, simulate, State
 from jaxdae.models import TwoLinkManipulator
-from jaxdae.simulation.native import native_reading
+from jaxdae.simulation.native import row_kernel
 from jaxdae.solvers import RK4
 from jaxdae.tuning import perturbed_states
 
-READINGS = ("violation", "jacobian", "multipliers", "kinetic_energy", "potential_energy", "energy")
+QUANTITIES = (
+    "violation",
+    "jacobian",
+    "multipliers",
+    "kinetic_energy",
+    "potential_energy",
+    "energy",
+)
 SYSTEM = TwoLinkManipulator()
 START = State(*SYSTEM.start())
 
@@ -30,23 +37,23 @@ def operations(function, *arguments):
 
 
 @pytest.mark.slow
-def test_readings_are_those_of_the_plain_backend():
+def test_derived_quantities_are_those_of_the_plain_backend():
     """One run and a batch; steps are given, so that both backends make the same."""
     states = perturbed_states(START, jax.random.key(0), 11)
 
     def read(backend):
         def one(state):
             made = run(jnp.array([100.0, 25.0]), state, backend=backend)
-            return {x: getattr(made, x) for x in READINGS}
+            return {x: getattr(made, x) for x in QUANTITIES}
 
         return one
 
     alone = jax.jit(read("native"))(jax.tree.map(lambda x: x[3], states))
     found, expected = (jax.jit(jax.vmap(read(x)))(states) for x in ("native", "plain"))
-    for name in READINGS:
+    for name in QUANTITIES:
         parts = (jax.tree.leaves(x[name]) for x in (found, expected, alone))
         for many, plain, one in zip(*parts, strict=True):
-            # Round-off of five steps and of the reading.
+            # Round-off of five steps and of the quantity.
             atol = 1e-12 * (1 + np.abs(plain).max())
             np.testing.assert_allclose(many, plain, rtol=0, atol=atol, err_msg=name)
             np.testing.assert_allclose(one, plain[3], rtol=0, atol=atol, err_msg=name)
@@ -55,7 +62,7 @@ def test_readings_are_those_of_the_plain_backend():
 def test_they_are_read_by_kernels_where_the_run_was_native():
     for backend, native in (("native", True), ("plain", False)):
         made = run(jnp.array([100.0, 25.0]), backend=backend)
-        for name in READINGS:
+        for name in QUANTITIES:
             found = operations(lambda made, name=name: getattr(made, name), made)
             assert ("native_kernel" in found) == native
 
@@ -77,7 +84,7 @@ def test_a_controller_is_no_part_of_what_does_not_depend_on_it():
 
 
 @pytest.mark.slow
-def test_gradients_of_readings_are_those_of_the_plain_backend():
+def test_gradients_of_derived_quantities_are_those_of_the_plain_backend():
     """In both modes; of the plain program in the one that compiles faster."""
     states = perturbed_states(START, jax.random.key(1), 5)
 
@@ -138,7 +145,7 @@ class Weighted(jaxdae.System):
         return jnp.sum(self.weights * q[0] ** 2)
 
 
-def test_many_parameters_are_left_to_the_plain_reading():
+def test_many_parameters_are_left_to_the_plain_backend():
     made = simulate(
         Weighted(jnp.full(300, 1e-2)), Multipliers(), State([1.0], [0.0], jnp.zeros(0)), t1=0.1,
         dt=0.05, solver=RK4(), backend="native",
@@ -147,13 +154,13 @@ def test_many_parameters_are_left_to_the_plain_reading():
     np.testing.assert_allclose(made.energy, 3.0, rtol=1e-6)  # of RK4's steps
 
 
-def test_what_cannot_be_a_kernel_is_left_to_the_plain_reading():
+def test_what_cannot_be_a_kernel_is_left_to_the_plain_backend():
     def halved(x):
         return jax.lax.while_loop(lambda x: x > 1, lambda x: x / 2, x)
 
-    assert native_reading(halved, jnp.zeros(())) is None
-    assert native_reading(lambda x: x > 0, jnp.zeros(())) is None
-    found = native_reading(jnp.sin, jnp.zeros(()))
+    assert row_kernel(halved, jnp.zeros(())) is None
+    assert row_kernel(lambda x: x > 0, jnp.zeros(())) is None
+    found = row_kernel(jnp.sin, jnp.zeros(()))
     assert found is not None
     np.testing.assert_allclose(found(0.3), np.sin(0.3), rtol=1e-15)
 
@@ -169,16 +176,16 @@ def _cosine_jvp(primals, tangents):
 
 
 @pytest.mark.slow
-def test_derivatives_of_readings_that_no_kernel_has_are_those_of_jax():
+def test_derivatives_of_derived_quantities_that_no_kernel_has_are_those_of_jax():
     """In every order of modes, for a batch."""
     rows, weights = np.array([[0.3, 0.5], [0.6, -0.2], [0.0, 1.0]]), np.array([1.0, 2.0])
-    reading = native_reading(lambda x, a: jnp.sum(a * _cosine(x)) * x, rows[0], weights)
-    assert reading is not None
+    quantity = row_kernel(lambda x, a: jnp.sum(a * _cosine(x)) * x, rows[0], weights)
+    assert quantity is not None
     forward, reverse = jax.jacfwd, jax.jacrev
     orders = [forward], [reverse], [forward, reverse], [reverse, forward], [reverse, reverse]
 
     def derivatives(x, modes):
-        found = reading
+        found = quantity
         for mode in modes:
             found = mode(found)
         return found(x, weights)

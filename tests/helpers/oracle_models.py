@@ -1,4 +1,4 @@
-"""The models that oracles judge, from the oracles' parameters."""
+"""The models that oracles test, from the oracles' parameters."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from jaxdae.models import (
 from jaxdae.models.motor import CurrentDrive
 
 
-class Judged(NamedTuple):
+class OracleModel(NamedTuple):
     """An oracle and the model that must move as it does.
 
     Args:
@@ -84,21 +84,21 @@ def _knife_edge(mass, slope, turn_rate, speed):
     return model, State(*model.start())
 
 
-JUDGED = {
+ORACLE_MODELS = {
     # It hangs straight, where y is no choice of an independent coordinate, at t = 0.52 s.
-    "pendulum": Judged(
+    "pendulum": OracleModel(
         oracles.Pendulum(), ("mass", "length", "gravity", "amplitude"), _pendulum, 0.45
     ),
-    "chain": Judged(
+    "chain": OracleModel(
         oracles.Chain(), ("mass1", "mass2", "length2", "gravity", "turn"), _chain, 0.5, 60
     ),
-    "slider-crank": Judged(
+    "slider-crank": OracleModel(
         oracles.SliderCrank(),
         ("rod_length", "rod_mass", "slider_mass", "gravity", "turn"),
         _slider_crank,
         0.6,
     ),
-    "motor": Judged(
+    "motor": OracleModel(
         oracles.Motor(),
         ("resistance", "inductance", "motor_constant", "damping", "voltage"),
         _motor,
@@ -106,10 +106,10 @@ JUDGED = {
         100,
     ),
     # The arm folds at t = 0.4933 s.
-    "two-link": Judged(
+    "two-link": OracleModel(
         oracles.TwoLink(), ("mass1", "mass2", "gravity", "target_speed"), _two_link, 0.25
     ),
-    "knife edge": Judged(
+    "knife edge": OracleModel(
         oracles.KnifeEdge(), ("mass", "slope", "turn_rate", "speed"), _knife_edge, 0.9
     ),
 }

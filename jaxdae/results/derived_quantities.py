@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
-from jaxdae.diagnosis import backward, diagnose, passages
+from jaxdae.diagnosis import backward, diagnose, singularities
 from jaxdae.simulation.invalid import invalidated
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import constraint_residuals, generalized_energy, State
@@ -110,7 +110,7 @@ def least_singular_value(run, ts, ys, work):
     """Least singular value of the constraint Jacobian along the run."""
     del work
     states = jax.vmap(lambda t, y: state_of(run, t, y))(ts, ys)
-    return passages.least_singular_value(run.system, ts, states, run.held_rank)
+    return singularities.least_singular_value(run.system, ts, states, run.held_rank)
 
 
 def incompatibility(run, ts, ys, work):
