@@ -18,8 +18,8 @@ MODULES = {
 # From the lowest; each may import those before it.
 ROOMS = (
     "storage", "interruptions", "names", "tables", "checks", "reprs", "version", "references",
-    "compiled", "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability", "formulations",
-    "solvers", "control", "analysis",
+    "compiled", "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability",
+    "formulations", "solvers", "control", "analysis",
     "simulation", "diagnosis", "results", "runs", "exports", "tuning", "parallel", "identification",
     "multibody", "models", "plotting", "commands", "cli",
 )  # fmt: skip
