@@ -18,7 +18,7 @@ from jaxdae.analysis.equilibria import (
     mass_and_turning,
     remaining_force,
 )
-from jaxdae.checks import are_known, fails, where_known
+from jaxdae.checks import are_known, fails
 from jaxdae.compiled import jit
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.reprs import Module, shown
@@ -381,18 +381,16 @@ def _control(eq, controller):
     return controller(eq.t, eq.q, jnp.zeros_like(eq.q), eq.w)
 
 
-@where_known
 def _check_controller(eq, controller) -> None:
     if controller is None or eq.u is None:
         return
-    wanted = np.asarray(ravel_pytree(eq.u)[0])
-    control = np.asarray(ravel_pytree(_control(eq, controller))[0])
+    wanted, control = (ravel_pytree(x)[0] for x in (eq.u, _control(eq, controller)))
     if wanted.shape != control.shape:
         raise ValueError(
             f"the controller returns {control.size} controls, the equilibrium has {wanted.size}."
         )
-    error = np.abs(control - wanted).max(initial=0.0)
-    if error > np.sqrt(np.finfo(control.dtype).eps) * (1 + np.abs(wanted).max(initial=0.0)):
+    error, size = (jnp.max(jnp.abs(x), initial=0.0) for x in (control - wanted, wanted))
+    if fails(lambda x, size: x <= np.sqrt(np.finfo(control.dtype).eps) * (1 + size), error, size):
         raise ValueError(
             f"the controller gives u = {control} at the equilibrium, which needs u = {wanted}: "
             f"they differ by {error:.3g}. Add the equilibrium's control, or find the equilibrium "

@@ -63,20 +63,19 @@ def inverse_dynamics(system: System, t, q, v, a, *, controls: int) -> InverseDyn
             f"{type(system).__name__} has {n} equations of motion for {controls} inputs and {c} "
             f"multipliers; inverse dynamics needs as many inputs as degrees of freedom, {n - c}."
         )
-    B = jax.jacfwd(lambda u: system.force(t, q, v, none, u))(zero)
+    force = lambda u: system.force(t, q, v, none, u)  # noqa: E731
+    B = jax.jacfwd(force)(zero)
     x = jnp.linalg.solve(jnp.concatenate([B, -d.jac.T], axis=1), d.mass @ a - d.force)
     result = InverseDynamics(x[:controls], x[controls:])
-    _check(system, (t, q, v, none), d, a, result)
+    _check(type(system).__name__, force, d, a, result)
     return result
 
 
 @where_known
-def _check(system: System, at, d, a, result: InverseDynamics) -> None:
+def _check(name: str, force: Callable, d, a, result: InverseDynamics) -> None:
     """Refuse what satisfies neither the constraints nor the equations of motion."""
-    name, tolerance = type(system).__name__, float(np.sqrt(np.finfo(np.asarray(a).dtype).eps))
-    t, q, v, none = at
-    zero = jnp.zeros_like(result.u)
-    needed = np.asarray(system.force(t, q, v, none, result.u) - system.force(t, q, v, none, zero))
+    tolerance = float(np.sqrt(np.finfo(np.asarray(a).dtype).eps))
+    needed = np.asarray(force(result.u) - force(jnp.zeros_like(result.u)))
     d, a, (_, lam) = jax.tree.map(np.asarray, (d, a, result))
     left = d.jac @ a + d.gamma
     if (np.abs(left) > tolerance * (np.abs(d.jac) @ np.abs(a) + np.abs(d.gamma))).any():

@@ -150,11 +150,13 @@ def _check_consistent(system, state, t, residual, tolerance: float) -> None:
 
 def _ranks_of_members(start: Start) -> tuple[bool, Any] | None:
     """Whether starts of a batch are dependent, and their ranks; `None` where none are known."""
-    if _of_all_members(eqx.filter(start, eqx.is_array)) is None:
-        return None
     at = start.system, start.t, start.state
+    if _of_all_members(eqx.filter(at, eqx.is_array)) is None:  # before more is traced
+        return None
     here = _look(*at)
     seen, full = _of_all_members(here), len(here.jac)
+    if seen is None:  # numbers that are known, inside of a compiled program
+        return None
     # A start that is no number fails by itself; of others bounds show mostly that all is well.
     doubtful = np.isfinite(seen.jac).all(axis=(-2, -1)) & ~seen.bounds_suffice()
     if all(map(surely_independent, seen.jac[doubtful], seen.phi[doubtful])):

@@ -180,6 +180,18 @@ def test_what_does_not_fit_is_refused(bead):
         jax.jit(lambda eq: linearize(system, eq).A)(eq)
 
 
+def test_an_equilibrium_found_before_a_compiled_program_is_as_one_found_in_it(bead):
+    eq = equilibrium(bead(), jnp.zeros(2), u=jnp.zeros(1))
+    with pytest.raises(ValueError, match="name them"):
+        jax.jit(lambda x: x * linearize(bead(), eq).A)(1.0)
+    for controller in (None, lambda *_: eq.u * 1.0):
+        found = lambda x, law=controller: (  # noqa: E731
+            x * linearize(bead(), eq, independent=("x",), controller=law).A
+        )
+        # Round-off of another order of operations.
+        np.testing.assert_allclose(jax.jit(found)(1.0), found(1.0), rtol=0, atol=1e-12)
+
+
 @pytest.mark.slow
 def test_roots_have_the_right_derivative_through_the_equilibrium(bead):
     @jax.jit
