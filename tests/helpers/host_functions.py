@@ -68,7 +68,7 @@ def without_fma(definitions: Iterable[Definition]) -> str:
     fused = [*fused_double(), *fused_single()]
     each = [f"ptr @{x.name}" for x in fused]
     kept = f"@llvm.compiler.used = appending global [{len(each)} x ptr] [{', '.join(each)}]"
-    return f'{Module([*definitions, *fused]).text}\n\n{kept}, section "llvm.metadata"'
+    return f'{LlvmModule([*definitions, *fused]).text}\n\n{kept}, section "llvm.metadata"'
 
 
 def on_host(names: Sequence[str], width: int, dtype: Any) -> dict[str, Callable[..., Any]]:
