@@ -270,9 +270,9 @@ def _over_run(result: Analysis, factor: float) -> float:
 
 def gains(result: Analysis) -> dict[str, Any]:
     """Gains that act, by name: those of constraints that the system has."""
-    lin, capabilities = result.linearization, result.formulation.capabilities
-    found: dict[str, Any] = {} if capabilities.weight is None else {"alpha": capabilities.weight}
-    law = capabilities.stabilization
+    lin, offered = result.linearization, result.formulation.capabilities
+    found: dict[str, Any] = {} if offered.weight is None else {"alpha": offered.weight}
+    law = offered.stabilization
     if isinstance(law, AbstractStabilization):  # a user's function names no gains
         names = law.of_positions if lin.position_constraints else ()
         names += law.of_velocities if lin.velocity_constraints else ()

@@ -142,12 +142,12 @@ class AbstractFormulation(Module):
 
     def check(self, system: System, state: State) -> None:
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
-        (m, r), capabilities = constraint_counts(system, state), self.capabilities
+        (m, r), offered = constraint_counts(system, state), self.capabilities
         if not self.takes_rates:
             refuse_rates(system, type(self).__name__)
-        check_stabilization(capabilities.stabilization, m, r, state.q)
-        if capabilities.weight is not None:
-            check_size("alpha", capabilities.weight, m + r, "constraints")
+        check_stabilization(offered.stabilization, m, r, state.q)
+        if offered.weight is not None:
+            check_size("alpha", offered.weight, m + r, "constraints")
         self.examination.declaration(system, state)
 
     def check_parts(self) -> None:

@@ -128,20 +128,6 @@ class AbstractTracedSolver(diffrax.AbstractSolver):
     remembers: ClassVar[bool] = False
 
 
-class AbstractStatelessSolver(AbstractTracedSolver):
-    """A traced solver that hands nothing from step to step: its `step` is given `None`."""
-
-    state_is_prediction: ClassVar[bool] = True  # of nothing
-
-    def init(self, terms, t0, t1, y0, args):
-        """Nothing is handed from step to step."""
-        del terms, t0, t1, y0, args
-
-    def func(self, terms, t0, y0, args):
-        """The rate of change, or the equations of motion, at a time [s]."""
-        return terms.vf(t0, y0, args)
-
-
 def refuse_memory(solver, who: str) -> None:
     """Refuse a solver whose steps depend on those before, where their ends are changed.
 
@@ -159,3 +145,17 @@ def refuse_memory(solver, who: str) -> None:
             f"give {name} by itself, or a method of single steps, such as jaxdae.solvers.RK4() or, "
             "for constrained equations, jaxdae.solvers.RadauIIA()."
         )
+
+
+class AbstractStatelessSolver(AbstractTracedSolver):
+    """A traced solver that hands nothing from step to step: its `step` is given `None`."""
+
+    state_is_prediction: ClassVar[bool] = True  # of nothing
+
+    def init(self, terms, t0, t1, y0, args):
+        """Nothing is handed from step to step."""
+        del terms, t0, t1, y0, args
+
+    def func(self, terms, t0, y0, args):
+        """The rate of change, or the equations of motion, at a time [s]."""
+        return terms.vf(t0, y0, args)

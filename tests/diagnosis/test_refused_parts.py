@@ -8,20 +8,11 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae import Multipliers, State, System
+from helpers.systems import Point
+from jaxdae import Multipliers, State
 from jaxdae.tuning import perturbed_states
 
 STATE = State([1.0, 0.0], [0.0, 0.0])
-
-
-class Point(System):
-    """A unit mass in the plane."""
-
-    mass: float = 1.0
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * self.mass * v @ v
 
 
 class OnLine(Point):

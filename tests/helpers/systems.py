@@ -1,9 +1,49 @@
 """Small systems that tests of several rooms share."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 
 import jaxdae
+
+
+class Point(jaxdae.System):
+    """A mass in the plane, free of forces."""
+
+    mass: Any = 1.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * self.mass * v @ v
+
+
+class HarmonicOscillator(jaxdae.System):
+    """`q'' = -k q`, whose solution is a cosine; one that explodes where `k` is not finite."""
+
+    stiffness: Any = 4.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 0.5 * self.stiffness * q @ q
+
+
+class Blowup(jaxdae.System):
+    """`q' = v`, `v' = growth v^2`: from `v = 1` infinite at `t = 1 / growth`."""
+
+    growth: Any = 2.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del t, q, w, u
+        return self.growth * v**2
 
 
 class DoublePendulum(jaxdae.System):

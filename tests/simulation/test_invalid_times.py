@@ -9,24 +9,11 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import HarmonicOscillator
 from jaxdae import State
 from jaxdae.solvers import RK4
 
 NAN, INF = np.nan, np.inf
-
-
-class Oscillator(jaxdae.System):
-    """`q'' = -k q`, whose solution is a cosine; one that explodes where `k` is not finite."""
-
-    stiffness: float = 4.0
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 0.5 * self.stiffness * q @ q
 
 
 START = State(jnp.array([1.0]), jnp.zeros(1))
@@ -62,7 +49,7 @@ def test_a_member_with_such_a_number_fails_alone(name, backend):
 
     def run(x):
         made = jaxdae.simulate(
-            Oscillator(), jaxdae.Multipliers(), START,
+            HarmonicOscillator(), jaxdae.Multipliers(), START,
             **{"t1": 0.5, "throw": False, "backend": backend} | settings(x),
         )  # fmt: skip
         return made.success, made.final_time, made.final_state.q[0], made.q[-1, 0]
@@ -92,10 +79,10 @@ CONCRETE = [
 @pytest.mark.parametrize(("settings", "words"), CONCRETE)
 def test_where_it_is_known_it_is_an_error_in_words(settings, words):
     with pytest.raises(ValueError, match=words):
-        jaxdae.simulate(Oscillator(), jaxdae.Multipliers(), START, **{"t1": 0.5} | settings)
+        jaxdae.simulate(HarmonicOscillator(), jaxdae.Multipliers(), START, **{"t1": 0.5} | settings)
 
 
-class Exploding(Oscillator):
+class Exploding(HarmonicOscillator):
     """`q'' = q^3 k` from 1: infinite after a finite time for `k = 50`, and not for `k = -4`."""
 
     def potential_energy(self, t, q):
@@ -163,7 +150,7 @@ def test_stored_runs_keep_both_states(tmp_path):
 
 def test_batches_without_members_can_be_read(tmp_path):
     one = lambda t1: jaxdae.simulate(  # noqa: E731
-        Oscillator(), jaxdae.Multipliers(), START, t1=t1, throw=False
+        HarmonicOscillator(), jaxdae.Multipliers(), START, t1=t1, throw=False
     )
     run = jax.vmap(one)(jnp.zeros(0))
     assert run.success.shape == np.shape(run.result) == (0,)

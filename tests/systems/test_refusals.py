@@ -11,20 +11,11 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae import Multipliers, simulate, State, System
+from helpers.systems import Point
+from jaxdae import Multipliers, simulate, State
 from jaxdae.systems import check_system
 
 STATE = State([1.0, 0.0], [0.0, 0.0])
-
-
-class Point(System):
-    """A unit mass in the plane."""
-
-    mass: Any = 1.0
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * self.mass * v @ v
 
 
 def declared(**functions):

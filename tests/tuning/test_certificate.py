@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import HarmonicOscillator
 from jaxdae import Baumgarte, LinearStabilization, Multipliers, State
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.solvers import Projected, RK4
@@ -158,20 +159,8 @@ ONE: dict[str, Any] = {"conditions": Conditions(), "t1": 0.1}
         ),
     ],
 )
-def test_what_is_not_known_is_told(settings, text):
+def test_what_is_not_known_is_stated(settings, text):
     assert text in objective(**settings).certificate(gains(20.0, 100.0)).summary()
-
-
-class Spring(jaxdae.System):
-    stiffness: Any = 4.0
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 0.5 * self.stiffness * q @ q
 
 
 @pytest.mark.slow
@@ -179,7 +168,12 @@ def test_without_constraints_the_worst_case_is_all_that_is_known():
     cost = TrackingError(lambda _t, q, _v: q, lambda _t: 0.0)
     start = State(jnp.ones((3, 1)), jnp.zeros((3, 1)))
     made = SimulationObjective(
-        cost, start, build=lambda k: (Spring(k), Multipliers(), None), t1=0.2, dt=0.1, solver=RK4()
+        cost,
+        start,
+        build=lambda k: (HarmonicOscillator(k), Multipliers(), None),
+        t1=0.2,
+        dt=0.1,
+        solver=RK4(),
     )
     found = made.certificate(jnp.array(4.0))
     assert found.stability == ()

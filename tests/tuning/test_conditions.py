@@ -8,24 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae import Multipliers, State, System
+from helpers.systems import Blowup
+from jaxdae import Multipliers, State
 from jaxdae.solvers import RK4
 from jaxdae.tuning import Conditions, CVaR, SimulationObjective, TrackingError, tune
-
-
-class Rise(System):
-    """`q' = v`, `v' = growth v^2`: from `v = 1` infinite at `t = 1 / growth`."""
-
-    growth: Any
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def force(self, t, q, v, w, u):
-        del t, q, w, u
-        return self.growth * v**2
-
 
 START = State(jnp.zeros((2, 1)), jnp.array([[1.0], [0.8]]))
 AT_ZERO = TrackingError(lambda _t, q, _v: q, lambda _t: 0.0)
@@ -34,7 +20,7 @@ SOME = Conditions(dt=(0.05, 0.11), t1=(0.4, 0.5), variations=jnp.array([0.5, 1.0
 
 
 def risen(rate, factor):
-    return Rise(rate * factor), Multipliers(), None
+    return Blowup(rate * factor), Multipliers(), None
 
 
 def objective(cost: Any = AT_ZERO, states: Any = START, **settings: Any):
@@ -247,7 +233,7 @@ HORIZONS = Conditions(dt=0.1, t1=(0.4, 0.5))
     [
         ({"conditions": Conditions()}, "give the end time `t1`"),
         ({"conditions": Conditions(dt=(0.1, -0.1), t1=1.0)}, r"dt = -0\.1 does not lead from"),
-        ({"build": None, "system": Rise(1.0)}, "variations are the second argument of `build"),
+        ({"build": None, "system": Blowup(1.0)}, "variations are the second argument of `build"),
         (
             {"stepsize_controller": diffrax.PIDController(1e-6, 1e-6), "max_steps": 9},
             "conditions give steps, but adaptive runs choose theirs",
@@ -268,7 +254,7 @@ def test_what_does_not_fit_conditions_is_refused(settings, message):
         objective(**settings)
 
 
-@pytest.mark.parametrize("returned", [(Rise(1.0), Multipliers()), Rise(1.0)])
+@pytest.mark.parametrize("returned", [(Blowup(1.0), Multipliers()), Blowup(1.0)])
 def test_what_build_returns_has_three_parts(returned):
     with pytest.raises(
         TypeError, match=r"build returned .* must return \(system, formulation, con"

@@ -24,24 +24,10 @@ from helpers.oscillator import (
     START,
     TIMES,
 )
+from helpers.systems import Blowup
 from jaxdae import State
 from jaxdae.solvers import RK4
 from jaxdae.solvers.grid import Grid
-
-
-class Blowup(jaxdae.System):
-    """`q' = v`, `v' = growth v^2`: from `v = 1` infinite at `t = 1 / growth`."""
-
-    growth: float = 2.0
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def force(self, t, q, v, w, u):
-        del t, q, w, u
-        return self.growth * v**2
-
 
 RISE = State([0.0], [1.0], jnp.zeros(0))
 
