@@ -313,6 +313,13 @@ def check_projection(solver, formulation) -> None:
             "away with every step: forces and multipliers would be wrong. Use "
             f"{type(method).__name__} without Projected, or Multipliers()."
         )
+    symmetric = projection is not None and projection.symmetric
+    if symmetric and not formulation.capabilities.plain_state:
+        raise ValueError(
+            "symmetric steps of Projected move coordinates and velocities, and the state of "
+            f"{type(formulation).__name__} is another one: use Multipliers(), or Projected without "
+            "symmetric=True."
+        )
 
 
 def rest_warning(system, formulation, state, t) -> str | None:

@@ -126,6 +126,9 @@ class AbstractTracedSolver(diffrax.AbstractSolver):
     # Whether steps depend on more than where they begin, on earlier ones: their ends cannot be
     # moved in between.
     remembers: ClassVar[bool] = False
+    # Whether steps of the vector field of a formulation look at `(system, formulation, controller)`
+    # as well, so that kernels give them these.
+    takes_parts: ClassVar[bool] = False
 
 
 def refuse_memory(solver, who: str) -> None:

@@ -50,11 +50,12 @@ def step_method(solver, equations: "Equations | None" = None) -> AbstractStepMet
 
     Args:
         solver: of diffrax.
-        equations: what a solver is given that takes a `ConstrainedTerm`.
+        equations: what a solver is given that takes a `ConstrainedTerm`, or the parts of a motion.
     """
     name = type(solver).__name__
     if isinstance(solver, AbstractTracedSolver):
-        return SolverSteps(solver, equations if enforces_constraints(solver) else None)
+        of_motions = enforces_constraints(solver) or solver.takes_parts
+        return SolverSteps(solver, equations if of_motions else None)
     single = isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau)
     if not (isinstance(solver, diffrax.AbstractERK | diffrax.AbstractESDIRK) and single):
         return f"{name} is no explicit or diagonally implicit Runge-Kutta method with one tableau"
@@ -133,7 +134,7 @@ def _in_dtype(interpolation: Any, dtype: np.dtype) -> Any:
 
 
 class Equations(NamedTuple):
-    """Constrained equations, for solvers that take a `ConstrainedTerm`.
+    """The equations of a motion, for solvers that look at more of it than a rate.
 
     Args:
         make: from the parameters of a kernel to the term, its arguments `(system, formulation,
@@ -151,7 +152,7 @@ class SolverSteps(AbstractStepMethod):
     """Steps that a solver makes by itself, traced as they are.
 
     Args:
-        solver: of ordinary differential equations, or of constrained ones.
+        solver: of ordinary differential equations, or of motions.
         equations: the latter; `None` for the former.
     """
 
