@@ -155,9 +155,10 @@ def is_symmetric(solver) -> bool:
 
 def changes_ends(solver) -> bool:
     """Whether something is done to the ends of what `stepping` makes."""
-    if isinstance(solver, Projected):
-        return not solver.symmetric
-    return isinstance(solver, AbstractChangedEnds)
+    return isinstance(solver, AbstractChangedEnds) and (
+        # To diffrax, what wraps a projected solver is one as well.
+        isinstance(solver, Sampled) or not is_symmetric(solver)
+    )
 
 
 def between_steps(solver) -> Projected | None:

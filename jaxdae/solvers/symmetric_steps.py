@@ -130,7 +130,8 @@ class SymmetricSteps(AbstractTracedSolver):
 
         def estimate():
             # The two halves add up, whatever the sign of the power of the step.
-            parity = -1 if int(self.error_order(None)) % 2 else 1
+            power: Any = self.error_order(terms)
+            parity = -1 if int(power) % 2 else 1
             error = after.error() + parity * before.error()
             embedded, work = unravel(y1 - error)
             # What the projection takes away is no error of what it leaves.

@@ -16,16 +16,19 @@ from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import Projected, RK4, Rodas5P
 from jaxdae.solvers.symmetric_steps import SymmetricSteps
 from jaxdae.stability.stability_functions import stability_function
+from jaxdae.systems.dynamics import mass_and_jacobian
 
 PENDULUM = CartesianPendulum(1.3, 0.9)
 START = State(*PENDULUM.start())
+# Not at rest: there what is odd in time vanishes.
+MOVING = State(0.9 * jnp.array([0.6, -0.8]), jnp.array([1.6, 1.2]))
 # Round-off of residuals of order one, some operations each.
 ROUND_OFF = 1e-14
 SYMMETRIC = Projected(RK4(), symmetric=True)
 BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
 
 
-def run(solver=SYMMETRIC, system: Any = PENDULUM, start=START, formulation=None, **settings):
+def run(solver: Any = SYMMETRIC, system: Any = PENDULUM, start=START, formulation=None, **settings):
     formulation = Multipliers() if formulation is None else formulation
     settings = {"t1": 0.5, "dt": 0.05, **settings}
     return simulate(system, formulation, start, solver=solver, **settings)
@@ -66,7 +69,7 @@ def test_with_the_usual_projection_they_do_not():
 
 def test_energies_do_not_drift_over_hundreds_of_swings():
     """A pendulum is integrable: errors of the energy stay where they are, others pile up."""
-    settings = {"t1": 400.0, "dt": 0.1, "saveat": diffrax.SaveAt(steps=True), "throw": False}
+    settings: Any = {"t1": 400.0, "dt": 0.1, "saveat": diffrax.SaveAt(steps=True)}
     energy = np.asarray(run(**settings).energy)
     quarters = np.abs(energy - energy[0]).reshape(4, -1).max(axis=1)
     # Where samples of an oscillation fall differs from quarter to quarter.
@@ -110,8 +113,8 @@ def test_without_constraints_a_step_is_a_half_one_after_the_inverse_of_one_backw
     made = run(system=Free(), start=State([1.0], [0.0]), t1=0.3, dt=0.3, backend=backend)
     z = np.asarray(2j * 0.3)
     factor = complex(stability_function(RK4(), z / 2) / stability_function(RK4(), -z / 2))
-    found = float(made.q[-1, 0]) - 1j * float(made.v[-1, 0]) / -2.0
-    # q - v / (2 j) is what is multiplied.
+    found = float(made.q[-1, 0]) - 1j * float(made.v[-1, 0]) / 2.0
+    # q + v / (2 j) is what is multiplied.
     np.testing.assert_allclose(found, factor, rtol=1e-14)
     np.testing.assert_allclose(abs(found), 1.0, rtol=1e-14)
 
@@ -139,19 +142,20 @@ def test_the_error_estimate_is_of_the_projected_state():
     """It is that of the embedded method of order 4, in both halves, along the constraints."""
 
     def estimate(h):
-        y0, args = (START, None), (PENDULUM, Multipliers(), None)
+        y0, args = (MOVING, None), (PENDULUM, Multipliers(), None)
         field = lambda t, y, args: (Multipliers().vector_field(PENDULUM, t, y[0], None), None)  # noqa: E731, ARG005
         steps = SymmetricSteps(diffrax.Dopri5())
         y1, error, *_ = steps.step(diffrax.ODETerm(field), 0.0, h, y0, args, None, made_jump=True)
+        assert error is not None
         return y1[0], error[0]
 
     sizes = []
-    for h in (0.1, 0.05):
+    for h in (0.05, 0.025):
         y1, error = jax.jit(estimate)(jnp.asarray(h))
-        _, jac = jaxdae.systems.dynamics.mass_and_jacobian(PENDULUM, 0.0, y1.q, y1.v)
-        size = float(np.abs(error.q).max())
+        _, jac = mass_and_jacobian(PENDULUM, 0.0, y1.q, y1.v)
+        size = float(jnp.linalg.norm(jnp.concatenate([error.q, error.v])))
         # What leaves the constraints is the curvature of these.
-        assert float(np.abs(jac @ error.q).max()) < 10 * size**2 + 1e-15
+        assert float(np.abs(jac @ error.q).max()) < 10 * size**2 + ROUND_OFF
         sizes.append(size)
     np.testing.assert_allclose(np.log2(sizes[0] / sizes[1]), 5.0, atol=0.3)  # up to the next order
 
@@ -207,11 +211,11 @@ def test_dependent_constraints_and_works(repeated_rod):
     solve = Multipliers(solve=MinimumNormSolve())
     twice = run(system=repeated_rod((1.0, 2.0)), start=start, formulation=solve, **settings)
     assert twice.backend == "plain"
-    assert "a symmetric projection solves by pivoting" in twice.why_not_native
+    assert "a symmetric projection solves by pivoting" in str(twice.why_not_native)
     once = run(system=repeated_rod((1.0,)), start=start, **settings)
     assert once.backend == "native"
     np.testing.assert_allclose(twice.q, once.q, rtol=0, atol=ROUND_OFF)
-    np.testing.assert_allclose(twice.work.dissipated, 0.0)
+    np.testing.assert_allclose(twice.work.constraint, once.work.constraint, rtol=0, atol=ROUND_OFF)
     assert largest(twice) < ROUND_OFF
 
 
