@@ -399,7 +399,10 @@ def growth_warning(
     not be symmetric [MukharlyamovDeressa2015, eq. 28]. Functions are examined in runs backward in
     time, where one may have been written with the other signs; forward not, which would take time.
     """
-    weighted = np.ndim(formulation.capabilities.weight) == 2
+    weight = formulation.capabilities.weight
+    if callable(weight):
+        weight = jax.eval_shape(weight, jnp.asarray(t, state.q.dtype), state.q, state.v)
+    weighted = np.ndim(weight) == 2
     law = formulation.capabilities.stabilization
     blocks = may_grow(law)
     own = backward and law is not None and not isinstance(law, AbstractStabilization)

@@ -146,7 +146,7 @@ class AbstractFormulation(Module):
         if not self.takes_rates:
             refuse_rates(system, type(self).__name__)
         check_stabilization(offered.stabilization, m, r, state.q)
-        if offered.weight is not None:
+        if offered.weight is not None and not callable(offered.weight):
             check_size("alpha", offered.weight, m + r, "constraints")
         self.examination.declaration(system, state)
 
