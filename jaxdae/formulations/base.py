@@ -140,6 +140,16 @@ class AbstractFormulation(Module):
         acting = given if forward else InDirection(given, sign)
         return eqx.tree_at(lambda x: x.stabilization, self, acting)  # pyright: ignore
 
+    def without_stiff_part(self) -> "AbstractFormulation | None":
+        """The formulation without what makes its equations stiff, its stabilization.
+
+        What it stabilizes less is what methods that split a motion take implicitly. Its own state
+        is the same; `None` where there is nothing to leave out.
+        """
+        if vars(self).get("stabilization") is None:
+            return None
+        return eqx.tree_at(lambda x: x.stabilization, self, None)  # pyright: ignore
+
     def check(self, system: System, state: State) -> None:
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
         (m, r), offered = constraint_counts(system, state), self.capabilities

@@ -31,7 +31,8 @@ def time_of(terms, t) -> Any:
         terms: what a solver is given by `diffrax.diffeqsolve`, or by itself.
         t: likewise.
     """
-    first = jax.tree.leaves(terms, is_leaf=lambda x: isinstance(x, diffrax.AbstractTerm))[0]
+    one = lambda x: isinstance(x, diffrax.AbstractTerm) and not isinstance(x, diffrax.MultiTerm)  # noqa: E731
+    first = jax.tree.leaves(terms, is_leaf=one)[0]
     return getattr(first, "direction", 1) * t  # of the wrapper around terms
 
 

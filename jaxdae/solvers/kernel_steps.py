@@ -13,7 +13,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.solvers.base import AbstractStepMethod, AbstractTracedSolver, at_once, Step
-from jaxdae.solvers.constrained_term import enforces_constraints
+from jaxdae.solvers.constrained_term import enforces_constraints, splits
 from jaxdae.solvers.implicit_stages import ImplicitStages
 
 
@@ -56,6 +56,8 @@ def step_method(solver, equations: "Equations | None" = None) -> AbstractStepMet
     if isinstance(solver, AbstractTracedSolver):
         of_motions = enforces_constraints(solver) or solver.takes_parts
         return SolverSteps(solver, equations if of_motions else None)
+    if splits(solver):
+        return f"{name} splits the rate into an explicit and an implicit part"
     single = isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau)
     if not (isinstance(solver, diffrax.AbstractERK | diffrax.AbstractESDIRK) and single):
         return f"{name} is no explicit or diagonally implicit Runge-Kutta method with one tableau"
