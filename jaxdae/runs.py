@@ -40,7 +40,9 @@ from jaxdae.simulation.problem import (
 )
 from jaxdae.simulation.run import backend_of, run
 from jaxdae.simulation.saving import asked_times, is_end
+from jaxdae.simulation.split import check_split
 from jaxdae.solvers import sampled as sampling
+from jaxdae.solvers.constrained_term import splits
 from jaxdae.solvers.grid import Grid, known_ends, with_known_ends
 from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems import State, System
@@ -335,6 +337,8 @@ def _completed(
         sampling.check(controller, t0, t1, dt, stepsize_controller)
         solver = sampling.Sampled(solver, state.w.size - begun.w.size)
     preconditions.check_projection(solver, formulation)
+    if splits(solver):
+        check_split(type(parts_of(solver).method).__name__, system, formulation, state)
     dtype = state.q.dtype
     system, formulation, inner = in_dtype((system, formulation, inner), dtype)
     preconditions.check_declaration(system, formulation, inner, state, t0, solver)

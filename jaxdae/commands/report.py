@@ -271,7 +271,9 @@ def _over_run(result: Analysis, factor: float) -> float:
 def gains(result: Analysis) -> dict[str, Any]:
     """Gains that act, by name: those of constraints that the system has."""
     lin, offered = result.linearization, result.formulation.capabilities
-    found: dict[str, Any] = {} if offered.weight is None else {"alpha": offered.weight}
+    # A function has no value to show.
+    fixed = offered.weight is not None and not callable(offered.weight)
+    found: dict[str, Any] = {"alpha": offered.weight} if fixed else {}
     law = offered.stabilization
     if isinstance(law, AbstractStabilization):  # a user's function names no gains
         names = law.of_positions if lin.position_constraints else ()

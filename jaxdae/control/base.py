@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import says_nothing
 from jaxdae.reprs import Module
-from jaxdae.systems import Labels, State, System
+from jaxdae.systems import State, System
+from jaxdae.systems.wrapped import AbstractWrappedSystem
 
 
 class ControllerCapabilities(NamedTuple):
@@ -104,7 +105,7 @@ class AbstractSampledController(AbstractDynamicController):
         return jnp.zeros_like(c)
 
 
-class ControlledSystem(System):
+class ControlledSystem(AbstractWrappedSystem):
     """A system with the internal state `c` of a controller behind its actuator state: `(w, c)`.
 
     Everything else is the inner system's.
@@ -115,40 +116,14 @@ class ControlledSystem(System):
         actuators: number `k` of the inner system's actuator states.
     """
 
-    inner: System
     controller: AbstractDynamicController
     actuators: int = eqx.field(static=True)
-    forwards_rate: ClassVar[bool] = True
-
-    def rate(self, t, q, v):
-        return self.inner.rate(t, q, v)
-
-    def kinetic_energy(self, t, q, v):
-        return self.inner.kinetic_energy(t, q, v)
-
-    def potential_energy(self, t, q):
-        return self.inner.potential_energy(t, q)
-
-    def dissipation(self, t, q, v):
-        return self.inner.dissipation(t, q, v)
-
-    def position_constraints(self, t, q):
-        return self.inner.position_constraints(t, q)
-
-    def velocity_constraints(self, t, q, v):
-        return self.inner.velocity_constraints(t, q, v)
-
-    def mass_matrix(self, t, q):
-        return self.inner.mass_matrix(t, q)
-
-    def labels(self) -> Labels:
-        return self.inner.labels()
-
-    def points(self, t, q):
-        return self.inner.points(t, q)
 
     def force(self, t, q, v, w, u):
         return self.inner.force(t, q, v, w[: self.actuators], u)
+
+    def stiff_force(self, t, q, v, w, u):
+        return self.inner.stiff_force(t, q, v, w[: self.actuators], u)
 
     def reaction_dependent_force(self, t, q, v, w, u, lam):
         return self.inner.reaction_dependent_force(t, q, v, w[: self.actuators], u, lam)

@@ -309,6 +309,13 @@ def check_projection(solver, formulation) -> None:
             "away with every step: forces and multipliers would be wrong. Use "
             f"{type(method).__name__} without Projected, or Multipliers()."
         )
+    symmetric = projection is not None and projection.symmetric
+    if symmetric and not formulation.capabilities.plain_state:
+        raise ValueError(
+            "symmetric steps of Projected move coordinates and velocities, and the state of "
+            f"{type(formulation).__name__} is another one: use Multipliers(), or Projected without "
+            "symmetric=True."
+        )
 
 
 def rest_warning(system, formulation, state, t) -> str | None:
@@ -388,7 +395,10 @@ def growth_warning(
     not be symmetric [MukharlyamovDeressa2015, eq. 28]. Functions are examined in runs backward in
     time, where one may have been written with the other signs; forward not, which would take time.
     """
-    weighted = np.ndim(formulation.capabilities.weight) == 2
+    weight = formulation.capabilities.weight
+    if callable(weight):
+        weight = jax.eval_shape(weight, jnp.asarray(t, state.q.dtype), state.q, state.v)
+    weighted = np.ndim(weight) == 2
     law = formulation.capabilities.stabilization
     blocks = may_grow(law)
     own = backward and law is not None and not isinstance(law, AbstractStabilization)

@@ -140,13 +140,23 @@ class AbstractFormulation(Module):
         acting = given if forward else InDirection(given, sign)
         return eqx.tree_at(lambda x: x.stabilization, self, acting)  # pyright: ignore
 
+    def without_stiff_part(self) -> "AbstractFormulation | None":
+        """The formulation without what makes its equations stiff, its stabilization.
+
+        What it stabilizes less is what methods that split a motion take implicitly. Its own state
+        is the same; `None` where there is nothing to leave out.
+        """
+        if vars(self).get("stabilization") is None:
+            return None
+        return eqx.tree_at(lambda x: x.stabilization, self, None)  # pyright: ignore
+
     def check(self, system: System, state: State) -> None:
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
         (m, r), offered = constraint_counts(system, state), self.capabilities
         if not self.takes_rates:
             refuse_rates(system, type(self).__name__)
         check_stabilization(offered.stabilization, m, r, state.q)
-        if offered.weight is not None:
+        if offered.weight is not None and not callable(offered.weight):
             check_size("alpha", offered.weight, m + r, "constraints")
         self.examination.declaration(system, state)
 

@@ -1,8 +1,9 @@
 """Formulations on `(q, v, w)`: multipliers, penalty, augmented Lagrangian."""
 
 import abc
+from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -10,6 +11,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation, Examination, holding_rank
+from jaxdae.formulations.excess_mass import (
+    check_mass_function,
+    mass_and_change,
+    why_not_positive,
+)
 from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, Gain
 from jaxdae.formulations.reaction_forces import (
     accelerate_with,
@@ -20,7 +26,11 @@ from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSolve, AutomaticSolve, Capabilities
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
+from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.kinematics import coordinate_rate
+
+# Of violations: a gain, or a function `alpha(t, q, v)`.
+Mass = Gain | Callable
 
 
 class AbstractLagrangeFormulation(AbstractFormulation):
@@ -115,8 +125,19 @@ def _why_undetermined(formulation: Multipliers, system, t, y, *, nearly=False) -
 class AbstractWeighted(AbstractLagrangeFormulation):
     """A formulation whose violations have a mass, its field `alpha`."""
 
-    alpha: eqx.AbstractVar[Gain]
+    alpha: eqx.AbstractVar[Mass]
     stabilization: eqx.AbstractVar[Stabilization | None]
+
+    @abc.abstractmethod
+    def weighted(self, alpha, known, dynamics, rhs) -> tuple[Any, Any]:
+        """Acceleration and multipliers for the wanted `J a = rhs`.
+
+        Args:
+            alpha: value of the constraint mass.
+            known: multipliers beside those of it, shape `(m+r,)`, or `None`.
+            dynamics: the equations at a state.
+            rhs: shape `(m+r,)`.
+        """
 
     @property
     def capabilities(self):
@@ -128,6 +149,30 @@ class AbstractWeighted(AbstractLagrangeFormulation):
             plain_state=True,
         )
 
+    @property
+    def examination(self):
+        alpha: Any = self.alpha
+        if not callable(alpha):
+            return Examination()
+
+        def declared(system, state):
+            check_mass_function(alpha, state, sum(constraint_counts(system, state)))
+
+        why = partial(why_not_positive, alpha)
+        return Examination(declaration=declared, start=why, stop=why)
+
+    def accelerate(self, dynamics, rhs):
+        return self.weighted(self.alpha, None, dynamics, rhs)
+
+    def motion(self, system, t, y, u):
+        alpha: Any = self.alpha
+        if not callable(alpha):
+            return super().motion(system, t, y, u)
+        d = self.dynamics(system, t, y, u, None)
+        value, change = mass_and_change(alpha, system, t, y)
+        rhs = self.wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma
+        return self.weighted(value, apply_gain(change, d.phi_dot) / 2, d, rhs)
+
     def perturbation_matrix(self, system, t, state):
         H = super().perturbation_matrix(system, t, state)
         if H is None:
@@ -137,9 +182,20 @@ class AbstractWeighted(AbstractLagrangeFormulation):
         m = H.shape[0] - none.size
         # Without forces, which only shift the residuals.
         d = Dynamics(mass, jnp.zeros_like(state.v), jac, none, none[:m], none)
+        alpha: Any = self.alpha
+        varies = callable(alpha)
+        value, change = mass_and_change(alpha, system, t, state) if varies else (alpha, 0.0)
+
+        def rate(wanted, y_dot):
+            known = apply_gain(change, y_dot) / 2 if varies else None
+            return jac @ self.weighted(value, known, d, wanted)[0]
+
         # What becomes of the wanted rate: all of it, or with a finite constraint mass less.
-        response = jac @ jax.jacfwd(lambda rhs: self.accelerate(d, rhs)[0])(none)
-        return jnp.concatenate([H[:m], response @ H[m:]])
+        response = jax.jacfwd(rate)(none, none)
+        below = response @ H[m:]
+        if varies:
+            below = below.at[:, m:].add(jax.jacfwd(rate, argnums=1)(none, none))
+        return jnp.concatenate([H[:m], below])
 
 
 class Penalty(AbstractWeighted):
@@ -160,24 +216,43 @@ class Penalty(AbstractWeighted):
     diagonal, the two dissipate the same; with full matrices `alpha K_P` need not be symmetric, and
     only eq. 27 is sure to be stable.
 
+    A mass that varies, `alpha(t, q, v)`, adds what its energy `y'^T alpha y' / 2`, `y' = phi_dot`,
+    asks for [MukharlyamovDeressa2015, eqs. 24-26]:
+
+        lam = alpha (J a - s) + alpha' y' / 2,        alpha' = d alpha/dt + d alpha/dq dq/dt
+
+    so that of an `alpha(q)` and constraints that do not depend on time nor drift, the energy of the
+    violation changes by `y' . lam` less what `Phi` takes: a heavier violation is a slower one.
+    Lagrange's equations of that energy have a force of second order in the violation more, without
+    power and not along `J^T`, which is left out (`jaxdae/formulations/excess_mass.py`). By `v`
+    the mass is a gain: as it changes with `a`, it does the work of `y'^T (d alpha/dv a) y' / 2` on
+    the violation. Damping and stiffness that vary are those of a stabilization that is a function:
+    `Phi(t, q, v, phi, phi_dot) = -alpha^-1 (K_P phi + K_D phi_dot)` has them as they are in eq. 27,
+    and a stiffness that depends on `q` does the work of its own change.
+
     Args:
-        alpha: constraint mass: positive scalar, diagonal `(m+r,)`, or SPD matrix.
+        alpha: constraint mass: positive scalar, diagonal `(m+r,)`, or SPD matrix; or a function
+            `alpha(t, q, v)` that returns one.
         stabilization: as for `Multipliers`.
 
     Raises:
-        ValueError: for an `alpha` that is not positive definite.
+        ValueError: for an `alpha` that is not positive definite, or a function that does not return
+            one at the start.
     """
 
-    alpha: Gain = eqx.field(converter=as_gain)
+    alpha: Mass = eqx.field(converter=as_gain)
     stabilization: Stabilization | None = None
 
     def __check_init__(self):
-        check_positive("alpha", self.alpha)
+        _check_mass(self.alpha)
 
-    def accelerate(self, dynamics, rhs):
-        matrix, force = _penalized(self.alpha, dynamics, rhs)
+    def weighted(self, alpha, known, dynamics, rhs):
+        jac = dynamics.jac
+        matrix, force = _penalized(alpha, dynamics, rhs)
+        force = force if known is None else force - jac.T @ known
         a = solve_positive_definite(matrix, force)
-        return a, apply_gain(self.alpha, dynamics.jac @ a - rhs)
+        lam = apply_gain(alpha, jac @ a - rhs)
+        return a, lam if known is None else lam + known
 
 
 class AugmentedLagrangian(AbstractWeighted):
@@ -185,12 +260,13 @@ class AugmentedLagrangian(AbstractWeighted):
 
         (M + J^T alpha J) a_k = f + J^T (alpha s - lam_k),    lam_{k+1} = lam_k + alpha (J a_k - s)
 
-    from `lam_0 = 0`. One iteration is `Penalty`; for any `alpha` the iteration converges to
+    from `lam_0 = 0`, or where `alpha(t, q, v)` varies from what that adds (see `Penalty`). One
+    iteration is `Penalty`; for any `alpha` the iteration converges to
     `Multipliers`, the error falling by `1 / (1 + alpha a_min)` each time, with `a_min` the least
     nonzero eigenvalue of `J M^-1 J^T`.
 
     Args:
-        alpha: constraint mass: positive scalar, diagonal `(m+r,)`, or SPD matrix.
+        alpha: as for `Penalty`.
         stabilization: as for `Multipliers`.
         iterations: number of solves, all with one factorization; at least 1.
 
@@ -198,26 +274,31 @@ class AugmentedLagrangian(AbstractWeighted):
         ValueError: for an `alpha` that is not positive definite, or less than one iteration.
     """
 
-    alpha: Gain = eqx.field(converter=as_gain)
+    alpha: Mass = eqx.field(converter=as_gain)
     stabilization: Stabilization | None = None
     iterations: int = eqx.field(static=True, default=3)
 
     def __check_init__(self):
-        check_positive("alpha", self.alpha)
+        _check_mass(self.alpha)
         if not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(f"iterations must be an integer, at least 1; got {self.iterations}.")
 
-    def accelerate(self, dynamics, rhs):
+    def weighted(self, alpha, known, dynamics, rhs):
         jac = dynamics.jac
-        matrix, force = _penalized(self.alpha, dynamics, rhs)
+        matrix, force = _penalized(alpha, dynamics, rhs)
         columns = jnp.concatenate([jac.T, force[:, None]], axis=1)
         solved = solve_positive_definite(matrix, columns)
         mobility, a0 = solved[:, :-1], solved[:, -1]
-        lam, a = jnp.zeros_like(rhs), a0
+        lam, a = jnp.zeros_like(rhs) if known is None else known, a0
         for _ in range(self.iterations):
             a = a0 - mobility @ lam
-            lam = lam + apply_gain(self.alpha, jac @ a - rhs)
+            lam = lam + apply_gain(alpha, jac @ a - rhs)
         return a, lam
+
+
+def _check_mass(alpha) -> None:
+    if not callable(alpha):  # a function is examined where it is used
+        check_positive("alpha", alpha)
 
 
 def _penalized(alpha, dynamics: Dynamics, rhs):

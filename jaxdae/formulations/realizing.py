@@ -400,6 +400,11 @@ class RealizingForces(AbstractFormulation):
     def examination(self):
         return Examination(declaration=self._check)
 
+    def without_stiff_part(self):
+        law = self.law
+        none = _Silent(law) if isinstance(law, AbstractMemoryLaw) else _no_force
+        return RealizingForces(none)
+
     def init(self, system, t, state, like=None):
         if not isinstance(self.law, AbstractMemoryLaw):
             return state
@@ -452,6 +457,31 @@ class RealizingForces(AbstractFormulation):
                 f"{name} returned {describe_shape(out)}; it must return one force for "
                 f"each of the {count} constraints, shape ({count},)."
             )
+
+
+def _no_force(psi_dot, t, q, v):
+    del t, q, v
+    return jnp.zeros_like(psi_dot)
+
+
+class _Silent(AbstractMemoryLaw):
+    """A law with the state of another one, which it holds, and no forces."""
+
+    law: AbstractMemoryLaw
+
+    def initial(self, psi_dot, t, q, v):
+        return self.law.initial(psi_dot, t, q, v)
+
+    def rate(self, z, psi_dot, t, q, v):
+        del psi_dot, t, q, v
+        return jnp.zeros_like(z)
+
+    def force(self, z, psi_dot, t, q, v):
+        del z, t, q, v
+        return jnp.zeros_like(psi_dot)
+
+    def check(self, count):
+        self.law.check(count)
 
 
 def _check_magnitude(name: str, value, count: int) -> None:

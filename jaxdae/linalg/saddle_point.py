@@ -39,7 +39,7 @@ class Capabilities(NamedTuple):
         obstacle: why no kernel can serve it, in words; `None` where one can.
         enforces_constraints: exact motions stay on the constraints, or go back there.
         stabilization: what the constraints are stabilized with, or `None`.
-        weight: mass of violations; `None` where they have none.
+        weight: mass of violations, or a function `alpha(t, q, v)`; `None` where they have none.
         plain_state: the formulation's own state is `(q, v, w)` itself.
     """
 

@@ -13,7 +13,7 @@ from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
 from jaxdae.diagnosis import backward, diagnose, singularities
 from jaxdae.simulation.invalid import invalidated
-from jaxdae.solvers.projected import nearest
+from jaxdae.solvers.projection import nearest
 from jaxdae.systems import constraint_residuals, generalized_energy, State
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import constraint_rank, unsatisfied

@@ -18,14 +18,13 @@ from jaxdae.simulation.backends import UnsuitedError
 from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import Method, Problem
-from jaxdae.solvers.constrained_term import ConstrainedTerm
+from jaxdae.solvers.constrained_term import term
 from jaxdae.solvers.event import fall
 from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.implicit_stages import with_tolerances
 from jaxdae.solvers.kernel_steps import ConstrainedEquations, step_method
-from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.projected import changes_ends, stepping
 from jaxdae.solvers.sampled import Sampled, with_period
-from jaxdae.solvers.wrapped import AbstractChangedEnds
 
 # The time to compile a kernel grows with its operations: at this many states it is seconds.
 MOST_STATES = 256
@@ -119,8 +118,8 @@ class KernelPlan(NamedTuple):
         from jaxdae.kernels.integration.initial_value import Event, InitialValueProblem
 
         direction = [] if self.direction is not None else [jax.ShapeDtypeStruct((), self.dtype)]
-        solver = parts_of(self.solver).method
-        finish = self._finish if isinstance(self.solver, AbstractChangedEnds) else None
+        solver = stepping(self.solver)
+        finish = self._finish if changes_ends(self.solver) else None
         parameters = (*self.shapes, *direction)
         method = step_method(
             solver, ConstrainedEquations(self._equations, parameters, self.unravel)
@@ -175,8 +174,9 @@ class KernelPlan(NamedTuple):
         return rate(t) if isinstance(sign, int) and sign == 1 else sign * rate(sign * t)
 
     def _equations(self, parameters):
-        """The term of a solver of constrained equations, its arguments, and the sign of times."""
-        return ConstrainedTerm(control_input), self._args(parameters), self._sign(parameters)
+        """The term of a solver of motions, its arguments, and the sign of times."""
+        made = term(stepping(self.solver), field, control_input)
+        return made, self._args(parameters), self._sign(parameters)
 
     def _finish(self, t, y, *parameters):
         args, t = self._args(parameters), self._sign(parameters) * t

@@ -20,7 +20,7 @@ from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.kernel_steps import step_method
-from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.projected import is_symmetric, stepping
 from jaxdae.solvers.sampled import SampleSteps
 
 # Integrations of this many systems, formulations and methods are kept.
@@ -112,15 +112,19 @@ def unsuited(formulation, method: Method) -> str | None:
 
 
 def _of_solver(solver) -> str | None:
-    method = step_method(parts_of(solver).method)
+    method = step_method(stepping(solver))
     return method if isinstance(method, str) else None
 
 
 def _of_constraints(formulation, solver) -> str | None:
-    if not enforces_constraints(solver) or formulation.capabilities.independent_constraints:
+    symmetric = is_symmetric(solver)
+    if formulation.capabilities.independent_constraints or not (
+        symmetric or enforces_constraints(solver)
+    ):
         return None
     # Of one solution among many an elimination without choice of pivots has no digits.
-    return f"constraints may depend on each other, which {type(solver).__name__} solves by pivoting"
+    name = "a symmetric projection" if symmetric else type(solver).__name__
+    return f"constraints may depend on each other, which {name} solves by pivoting"
 
 
 def _of_controller(controller) -> str | None:

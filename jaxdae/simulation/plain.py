@@ -14,6 +14,7 @@ from jaxdae.simulation.field import vector_field
 from jaxdae.simulation.problem import default_tolerance, Integration, Method, Problem, Times
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
+from jaxdae.simulation.split import explicit_field, implicit_field
 from jaxdae.solvers.constrained_term import term
 from jaxdae.solvers.event import AbstractEvent, HALVING
 from jaxdae.solvers.grid import Grid
@@ -35,7 +36,7 @@ class PlainBackend(AbstractBackend):
             stepping = parts_of(solver).method
             times, parts, y0 = reverse_only((times, parts, y0), stepping, method.why_not)
         solution = diffrax.diffeqsolve(
-            term(solver, vector_field, control_input),
+            term(solver, vector_field, control_input, (explicit_field, implicit_field)),
             solver,
             times.start,
             times.end,

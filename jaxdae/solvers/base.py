@@ -31,7 +31,8 @@ def time_of(terms, t) -> Any:
         terms: what a solver is given by `diffrax.diffeqsolve`, or by itself.
         t: likewise.
     """
-    first = jax.tree.leaves(terms, is_leaf=lambda x: isinstance(x, diffrax.AbstractTerm))[0]
+    one = lambda x: isinstance(x, diffrax.AbstractTerm) and not isinstance(x, diffrax.MultiTerm)  # noqa: E731
+    first = jax.tree.leaves(terms, is_leaf=one)[0]
     return getattr(first, "direction", 1) * t  # of the wrapper around terms
 
 
@@ -126,6 +127,9 @@ class AbstractTracedSolver(diffrax.AbstractSolver):
     # Whether steps depend on more than where they begin, on earlier ones: their ends cannot be
     # moved in between.
     remembers: ClassVar[bool] = False
+    # Whether steps of the vector field of a formulation look at `(system, formulation, controller)`
+    # as well, so that kernels give them these.
+    takes_parts: ClassVar[bool] = False
 
 
 def refuse_memory(solver, who: str) -> None:

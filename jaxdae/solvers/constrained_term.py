@@ -76,11 +76,30 @@ def enforces_constraints(solver) -> bool:
     return getattr(solver, "term_structure", None) is ConstrainedTerm
 
 
-def term(solver, vector_field: Callable, control: Callable) -> diffrax.AbstractTerm:
-    """What a solver steps: the equations, or the vector field that a formulation makes of them."""
-    return (
-        ConstrainedTerm(control) if enforces_constraints(solver) else diffrax.ODETerm(vector_field)
-    )
+def splits(solver) -> bool:
+    """Whether a solver takes a vector field in an explicit and an implicit part."""
+    return isinstance(getattr(solver, "tableau", None), diffrax.MultiButcherTableau)
+
+
+def term(
+    solver,
+    vector_field: Callable,
+    control: Callable,
+    parts: tuple[Callable, Callable] | None = None,
+) -> diffrax.AbstractTerm:
+    """What a solver steps: the equations, or the vector field that a formulation makes of them.
+
+    Args:
+        solver: of diffrax.
+        vector_field: `dy/dt = vector_field(t, y, args)`.
+        control: `u = control(controller, t, state)`.
+        parts: explicit and implicit part of the vector field, for solvers that take those.
+    """
+    if enforces_constraints(solver):
+        return ConstrainedTerm(control)
+    if parts is not None and splits(solver):
+        return diffrax.MultiTerm(*map(diffrax.ODETerm, parts))
+    return diffrax.ODETerm(vector_field)
 
 
 def check_terms(solver, formulation: AbstractFormulation, work: bool) -> None:
@@ -92,6 +111,8 @@ def check_terms(solver, formulation: AbstractFormulation, work: bool) -> None:
     name, structure = type(solver).__name__, getattr(solver, "term_structure", None)
     if enforces_constraints(solver):
         _check_equations(name, formulation, work)
+    elif splits(solver):
+        return
     elif not (isinstance(structure, type) and issubclass(diffrax.ODETerm, structure)):
         raise ValueError(
             f"{name} does not integrate ordinary differential equations of one vector field, which "

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxdae.linalg.lu import inverse_factors, product
 from jaxdae.solvers.base import AbstractTracedSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
-from jaxdae.solvers.projected import policy
+from jaxdae.solvers.projection import policy
 from jaxdae.solvers.radau import newton, tangent_of
 from jaxdae.systems import State
 from jaxdae.systems.kinematics import has_rate

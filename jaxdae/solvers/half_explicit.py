@@ -12,7 +12,7 @@ from jaxdae.formulations.lagrange import Multipliers
 from jaxdae.linalg.lu import product, refined
 from jaxdae.solvers.base import AbstractStatelessSolver, time_of
 from jaxdae.solvers.constrained_term import ConstrainedTerm, Equations
-from jaxdae.solvers.projected import nearest
+from jaxdae.solvers.projection import nearest
 from jaxdae.systems import State
 
 _ROOT = 6**0.5

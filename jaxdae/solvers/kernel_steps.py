@@ -13,7 +13,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.solvers.base import AbstractStepMethod, AbstractTracedSolver, at_once, Step
-from jaxdae.solvers.constrained_term import enforces_constraints
+from jaxdae.solvers.constrained_term import enforces_constraints, splits
 from jaxdae.solvers.implicit_stages import ImplicitStages
 
 
@@ -52,11 +52,14 @@ def step_method(
 
     Args:
         solver: of diffrax.
-        equations: what a solver is given that takes a `ConstrainedTerm`.
+        equations: what a solver is given that takes a `ConstrainedTerm`, or the parts of a motion.
     """
     name = type(solver).__name__
     if isinstance(solver, AbstractTracedSolver):
-        return SolverSteps(solver, equations if enforces_constraints(solver) else None)
+        of_motions = enforces_constraints(solver) or solver.takes_parts
+        return SolverSteps(solver, equations if of_motions else None)
+    if splits(solver):
+        return f"{name} splits the rate into an explicit and an implicit part"
     single = isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau)
     if not (isinstance(solver, diffrax.AbstractERK | diffrax.AbstractESDIRK) and single):
         return f"{name} is no explicit or diagonally implicit Runge-Kutta method with one tableau"
@@ -135,7 +138,7 @@ def _in_dtype(interpolation: Any, dtype: np.dtype) -> Any:
 
 
 class ConstrainedEquations(NamedTuple):
-    """Constrained equations, for solvers that take a `ConstrainedTerm`.
+    """The equations of a motion, for solvers that look at more of it than a rate.
 
     Args:
         make: from the parameters of a kernel to the term, its arguments `(system, formulation,
@@ -153,7 +156,7 @@ class SolverSteps(AbstractStepMethod):
     """Steps that a solver makes by itself, traced as they are.
 
     Args:
-        solver: of ordinary differential equations, or of constrained ones.
+        solver: of ordinary differential equations, or of motions.
         equations: the latter; `None` for the former.
     """
 

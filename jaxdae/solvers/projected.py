@@ -4,23 +4,14 @@ from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, Float
 
-from jaxdae.formulations.base import AbstractFormulation, holding_rank, solves
-from jaxdae.linalg.saddle_point import (
-    AbstractSaddlePointSolve,
-    FullRankSolve,
-    MinimumNormSolve,
-    SingularMassSolve,
-)
 from jaxdae.solvers.base import refuse_memory
 from jaxdae.solvers.constrained_term import enforces_constraints
+from jaxdae.solvers.kernel_steps import ExplicitRungeKutta, step_method
+from jaxdae.solvers.projection import nearest
 from jaxdae.solvers.sampled import Sampled
+from jaxdae.solvers.symmetric_steps import SymmetricSteps
 from jaxdae.solvers.wrapped import AbstractChangedEnds
-from jaxdae.systems import constraint_residuals, State, System
-from jaxdae.systems.dynamics import mass_and_jacobian
-from jaxdae.systems.kinematics import coordinate_rate
 
 
 class Projected(AbstractChangedEnds):
@@ -40,6 +31,16 @@ class Projected(AbstractChangedEnds):
     not: its error is smaller with the projection, but falls with the step only to first order.
     `RealizingForces`, which are nothing without a violation, are refused.
 
+    **Symmetric.** A projection after the step makes any method irreversible, a symmetric one too,
+    and energies drift. With `symmetric=True` a step leaves the constraints by as much as it comes
+    back to them, and is made of a half step of `solver` backward and one forward from the same
+    middle [Hairer2000]: exchanging its ends gives the step back in time, to round-off. The order is
+    even, that of `solver` or the next. In long runs with fixed steps energies of reversible motions
+    stay bounded where the motion is integrable, as by `Rattle`; steps of different lengths lose
+    that. The equations of a step are solved by simplified Newton iterations to round-off, for
+    `Multipliers` and other formulations whose state is `(q, v, w)` itself. The error estimate is
+    that of both halves, without what the projection takes away.
+
     It is for a formulation without stabilization, or with a gentle one: nothing is left to
     stabilize. Where the formulation allows dependent constraints or a singular mass matrix, so does
     the projection; it solves by the formulation's own `solve`, with its rank or `rcond`.
@@ -47,14 +48,17 @@ class Projected(AbstractChangedEnds):
     Args:
         solver: any diffrax solver, or `jaxdae.solvers.RK4`.
         iterations: of Newton's method; their number is fixed, and derivatives go through them.
+            Of symmetric steps those of saved states between steps.
+        symmetric: whether steps are symmetric; `solver` is then explicit, with one tableau.
 
     Raises:
-        TypeError: if `solver` is not a solver, or is projected already.
+        TypeError: if `solver` is not a solver, or is projected already, or has no symmetric steps.
         ValueError: if `iterations` is not a positive integer, or `solver` depends on earlier steps.
     """
 
     solver: diffrax.AbstractSolver  # pyright: ignore[reportIncompatibleVariableOverride]
     iterations: int = eqx.field(default=2, static=True)
+    symmetric: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self):
         if not isinstance(self.solver, diffrax.AbstractSolver) or isinstance(self.solver, type):
@@ -69,9 +73,42 @@ class Projected(AbstractChangedEnds):
             raise ValueError(
                 f"Projected: iterations is {self.iterations!r}, must be a positive integer."
             )
+        if not isinstance(self.symmetric, bool):
+            raise ValueError(f"Projected: symmetric is {self.symmetric!r}, must be True or False.")
+        if self.symmetric and not isinstance(step_method(self.solver), ExplicitRungeKutta):
+            raise TypeError(
+                f"Projected: {type(self.solver).__name__} is no explicit Runge-Kutta method with "
+                "one tableau, of which symmetric steps are made; give RK4() or diffrax.Dopri8(), "
+                "or leave out symmetric=True."
+            )
 
     def finish(self, t, y, args):
-        return self.project(t, y, args)
+        return y if self.symmetric else self.project(t, y, args)
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        if not self.symmetric:
+            return super().step(terms, t0, t1, y0, args, solver_state, made_jump)
+        return self.steps.step(terms, t0, t1, y0, args, solver_state, made_jump)
+
+    def dense(self, y0, y1, dense):
+        return dense if self.symmetric else super().dense(y0, y1, dense)
+
+    def init(self, terms, t0, t1, y0, args):
+        return self.steps.init(terms, t0, t1, y0, args)
+
+    def order(self, terms):
+        """Order of convergence: that of the solver, or of its symmetric steps."""
+        return self.steps.order(terms)
+
+    @property
+    def steps(self) -> diffrax.AbstractSolver:
+        """What makes the steps, before anything is done to their ends."""
+        return SymmetricSteps(self.solver) if self.symmetric else self.solver  # pyright: ignore
+
+    @property
+    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Its dense output."""
+        return self.steps.interpolation_cls
 
     def project(self, t, y, args):
         """What is integrated, moved to the constraints.
@@ -108,56 +145,28 @@ def parts_of(solver) -> SolverParts:
     )
 
 
+def stepping(solver) -> Any:
+    """What makes the steps of a solver, before anything is done to their ends."""
+    method, projection = parts_of(solver)
+    return method if projection is None else projection.steps
+
+
+def is_symmetric(solver) -> bool:
+    """Whether steps are projected symmetrically."""
+    projection = parts_of(solver).projection
+    return projection is not None and projection.symmetric
+
+
+def changes_ends(solver) -> bool:
+    """Whether something is done to the ends of what `stepping` makes."""
+    return isinstance(solver, AbstractChangedEnds) and (
+        # To diffrax, what wraps a projected solver is one as well.
+        isinstance(solver, Sampled) or not is_symmetric(solver)
+    )
+
+
 def between_steps(solver) -> Projected | None:
     """What takes states between steps to the constraints that their ends satisfy, if anything."""
     method, projection = parts_of(solver)
     # What the method itself is does not matter to rows.
     return Projected(diffrax.Euler()) if enforces_constraints(method) else projection
-
-
-def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: int):
-    """The state of a formulation moved to the constraints.
-
-    Args:
-        system: the declaration.
-        formulation: whose state it is.
-        t: time [s].
-        y: the formulation's own state.
-        iterations: of Newton's method.
-
-    Returns:
-        The same kind of state.
-    """
-    state = formulation.recover(system, t, y)
-    t = jnp.asarray(t, state.q.dtype)
-    # Without a solve of its own the formulation has not decided on the rank.
-    solve = holding_rank(policy(formulation), system, t, state)
-    q, v = state.q, state.v
-    positions = system.position_constraints(t, q).size
-    for _ in range(iterations if positions else 0):
-        mass, jac = mass_and_jacobian(system, t, q, v)
-        change = _least(solve, mass, jac[:positions], system.position_constraints(t, q))
-        q = q + coordinate_rate(system, t, q, change)
-    # Derivatives of position constraints are linear in the velocities, others need not be.
-    nonlinear = system.velocity_constraints(t, q, v).size > 0
-    for _ in range(iterations if nonlinear else 1):
-        mass, jac = mass_and_jacobian(system, t, q, v)
-        v = v + _least(solve, mass, jac, constraint_residuals(system, t, q, v).phi_dot)
-    return formulation.init(system, t, State(q, v, state.w), like=y)
-
-
-def _least(solve: AbstractSaddlePointSolve, mass, jac, residual) -> Float[Array, " n"]:
-    """The least change in the mass metric that takes a linear residual away."""
-    return solve(mass, jnp.zeros(mass.shape[0], mass.dtype), jac, -residual)[0]
-
-
-def policy(formulation: AbstractFormulation | None) -> AbstractSaddlePointSolve:
-    """That of the formulation, or one that assumes no more than it does."""
-    declared = solves(formulation)
-    if declared:
-        return declared[0]
-    if formulation is None:
-        return FullRankSolve()
-    assumed = formulation.capabilities
-    solve = FullRankSolve() if assumed.independent_constraints else MinimumNormSolve()
-    return solve if assumed.regular_mass else SingularMassSolve(solve)

@@ -12,9 +12,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations.structure import depends_on
-from jaxdae.linalg.lu import inverse_factors, product, refined
+from jaxdae.linalg.lu import product, refined
 from jaxdae.solvers.base import AbstractStatelessSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
+from jaxdae.solvers.newton import filled, root
 from jaxdae.systems import constraint_residuals, State
 from jaxdae.systems.dynamics import momentum
 from jaxdae.systems.kinematics import along_motion, coordinate_rate, has_rate
@@ -37,8 +38,6 @@ _PARTS: dict[int, tuple[float, ...]] = {
     ),
 }  # fmt: skip
 
-# Long steps, such as of 0.8 rad of a pendulum, take tens of iterations; others some five.
-_MOST_ITERATIONS = 100
 # Of the matrices of iterations, as a power of the machine epsilon: far above round-off, and far
 # below what slows iterations down.
 _ADDED = 2 / 3
@@ -233,8 +232,8 @@ def _step(equations: Callable, system, t0, t1, h, start: State) -> tuple[State, 
     position, velocity = 1 / (1 + jnp.max(jnp.abs(q0))), 1 / (1 + jnp.max(jnp.abs(v0)))
     actuator = 1 / (1 + jnp.max(jnp.abs(w0), initial=0.0))
     scales = [jnp.abs(h) * position] * 2 + [position, 0.0, actuator]
-    weights = _filled(guess, *scales)
-    found, converged = _root(residual, at, _filled(guess, 0.0, 0.0, 0.0, added, 0.0), weights)
+    weights = filled(guess, *scales)
+    found, converged = root(residual, at, filled(guess, 0.0, 0.0, 0.0, added, 0.0), weights)
     x = unravel(found)
     b, q1 = end_of(x)
     force, jac, _ = impulse(t1, q1, b, x.w)
@@ -248,14 +247,8 @@ def _step(equations: Callable, system, t0, t1, h, start: State) -> tuple[State, 
 
     guess = b, jnp.zeros(c, q0.dtype)
     at, _ = ravel_pytree(guess)
-    found, also = _root(last, at, _filled(guess, 0.0, added), _filled(guess, velocity, 0.0))
+    found, also = root(last, at, filled(guess, 0.0, added), filled(guess, velocity, 0.0))
     return State(q1, found[: v0.size], x.w), jnp.minimum(converged, also)
-
-
-def _filled(like, *values):
-    """One value for all entries of each part of a structure, in one vector."""
-    parts = zip(like, values, strict=True)
-    return jnp.concatenate([jnp.full(x.size, value, x.dtype) for x, value in parts])
 
 
 def _added(mass, jac):
@@ -269,48 +262,7 @@ def _slope(here, length) -> State:
     d = here.dynamics
     n, c = d.force.size, d.gamma.size
     matrix = jnp.block([[d.mass, d.jac.T], [d.jac, jnp.zeros((c, c), d.mass.dtype)]])
-    added = _filled((d.force, d.gamma), 0.0, _added(d.mass, d.jac))
+    added = filled((d.force, d.gamma), 0.0, _added(d.mass, d.jac))
     solution = refined(matrix, jnp.concatenate([d.force, -d.gamma]), added)
     rate, _ = here.rate(solution[:n])
     return jax.tree.map(lambda x: length.astype(x.dtype) * x, rate)
-
-
-def _root(function: Callable, guess, added, weights):
-    """A root by simplified Newton iterations, and 1 where they have converged, or else 0.
-
-    Args:
-        function: of an array, gives one of its shape.
-        guess: with whose Jacobian all iterations are made.
-        added: to its diagonal.
-        weights: of the entries of a change in its size, relative to round-off.
-    """
-    guess, added, weights = jax.lax.stop_gradient((guess, added, weights))
-    first, then = inverse_factors(jax.jacfwd(function)(guess), added)
-    eps = float(jnp.finfo(guess.dtype).eps)
-    exact, enough = 4 * eps, eps**0.75
-
-    def solve(function, guess):
-        def improved(state):
-            x, before, count, _ = state
-            change = product(then, product(first, -function(x)))
-            size = jnp.max(jnp.abs(change) * weights)
-            # Done at round-off, or where iterations come no nearer than what sums of large terms
-            # leave; given up where they do not come nearer at all.
-            done = (size <= exact) | ((size < enough) & (size >= 0.5 * before))
-            hopeless = ~(size < before) & (count > 3) | ~jnp.isfinite(size)
-            return x + change, size, count + 1, jnp.where(done, 1, jnp.where(hopeless, -1, 0))
-
-        def goes_on(state):
-            *_, count, found = state
-            return (found == 0) & (count < _MOST_ITERATIONS)
-
-        begin = guess, jnp.asarray(jnp.inf, guess.dtype)
-        begin = (*begin, jnp.zeros((), int), jnp.zeros((), int))
-        x, _, _, found = jax.lax.while_loop(goes_on, improved, begin)
-        return x, (found > 0).astype(guess.dtype)
-
-    def tangent(linear, right):
-        matrix = jax.vmap(linear, out_axes=1)(jnp.eye(right.size, dtype=right.dtype))
-        return refined(matrix, right, added)
-
-    return jax.lax.custom_root(function, guess, solve, tangent, has_aux=True)

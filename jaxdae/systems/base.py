@@ -178,6 +178,16 @@ class System(Module):
         del t, q, w, u
         return jnp.zeros_like(v)
 
+    def stiff_force(self, t, q, v, w, u) -> Real[Array, " n"]:
+        """The stiff part of the forces, of the shape of `v`, for methods that split the motion.
+
+        A part of those that energies, `dissipation` and `force` declare already, such as that of a
+        stiff spring: it changes no motion. Methods such as `diffrax.KenCarp4` take it implicitly
+        and the rest explicitly; others do not ask for it.
+        """
+        del t, q, w, u
+        return jnp.zeros_like(v)
+
     def reaction_dependent_force(self, t, q, v, w, u, lam) -> Real[Array, " n"] | None:
         r"""Generalized forces that depend on the multipliers `lam`, such as friction and creep.
 

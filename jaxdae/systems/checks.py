@@ -86,13 +86,14 @@ def check_functions(system: System, state: State, u=None, t=0.0, *, forces: bool
         ("potential_energy", (t, q), ()),
         ("dissipation", (t, q, v), ()),
         ("force", (t, q, v, w, u), (n,)),
+        ("stiff_force", (t, q, v, w, u), (n,)),
         ("position_constraints", (t, q), (None,)),
         ("velocity_constraints", (t, q, v), (None,)),
         ("actuator_rate", (t, q, v, w, u), w.shape),
         ("mass_matrix", (t, q), (n, n)),
         ("reaction_dependent_force", (t, q, v, w, u), (n,)),
     ):
-        if not forces and function in ("force", "actuator_rate", "reaction_dependent_force"):
+        if not forces and (function == "actuator_rate" or function.endswith("force")):
             continue
         if function == "reaction_dependent_force":
             declared = getattr(getattr(system, function), "__func__", None)

@@ -27,7 +27,7 @@ from jaxdae import (
 from jaxdae.formulations import LinearLaw
 from jaxdae.models import AndrewsMechanism, CartesianPendulum
 from jaxdae.solvers import Projected, RK4
-from jaxdae.solvers.projected import nearest
+from jaxdae.solvers.projection import nearest
 from jaxdae.systems.dynamics import mass_and_jacobian
 
 PENDULUM = CartesianPendulum(1.3, 0.9)

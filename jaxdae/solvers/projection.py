@@ -1,0 +1,63 @@
+"""The state of a formulation moved to the constraints, by the least change in the mass metric."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.formulations.base import AbstractFormulation, holding_rank, solves
+from jaxdae.linalg.saddle_point import (
+    AbstractSaddlePointSolve,
+    FullRankSolve,
+    MinimumNormSolve,
+    SingularMassSolve,
+)
+from jaxdae.systems import constraint_residuals, State, System
+from jaxdae.systems.dynamics import mass_and_jacobian
+from jaxdae.systems.kinematics import coordinate_rate
+
+
+def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: int):
+    """The state of a formulation moved to the constraints.
+
+    Args:
+        system: the declaration.
+        formulation: whose state it is.
+        t: time [s].
+        y: the formulation's own state.
+        iterations: of Newton's method.
+
+    Returns:
+        The same kind of state.
+    """
+    state = formulation.recover(system, t, y)
+    t = jnp.asarray(t, state.q.dtype)
+    # Without a solve of its own the formulation has not decided on the rank.
+    solve = holding_rank(policy(formulation), system, t, state)
+    q, v = state.q, state.v
+    positions = system.position_constraints(t, q).size
+    for _ in range(iterations if positions else 0):
+        mass, jac = mass_and_jacobian(system, t, q, v)
+        change = _least(solve, mass, jac[:positions], system.position_constraints(t, q))
+        q = q + coordinate_rate(system, t, q, change)
+    # Derivatives of position constraints are linear in the velocities, others need not be.
+    nonlinear = system.velocity_constraints(t, q, v).size > 0
+    for _ in range(iterations if nonlinear else 1):
+        mass, jac = mass_and_jacobian(system, t, q, v)
+        v = v + _least(solve, mass, jac, constraint_residuals(system, t, q, v).phi_dot)
+    return formulation.init(system, t, State(q, v, state.w), like=y)
+
+
+def _least(solve: AbstractSaddlePointSolve, mass, jac, residual) -> Float[Array, " n"]:
+    """The least change in the mass metric that takes a linear residual away."""
+    return solve(mass, jnp.zeros(mass.shape[0], mass.dtype), jac, -residual)[0]
+
+
+def policy(formulation: AbstractFormulation | None) -> AbstractSaddlePointSolve:
+    """That of the formulation, or one that assumes no more than it does."""
+    declared = solves(formulation)
+    if declared:
+        return declared[0]
+    if formulation is None:
+        return FullRankSolve()
+    assumed = formulation.capabilities
+    solve = FullRankSolve() if assumed.independent_constraints else MinimumNormSolve()
+    return solve if assumed.regular_mass else SingularMassSolve(solve)
