@@ -65,7 +65,7 @@ class FlexibleSliderCrank(AbstractModel):
              phi1 - omega t) = 0
 
     The crank leads the mechanism's one degree of freedom; the rod has four of its own, at 1.3e3 to
-    1.2e5 rad/s, that nothing damps. Its numbers are those of the test set.
+    2.5e4 rad/s, that nothing damps. Its numbers are those of the test set.
 
     Source: [Simeon1996; MazziaMagherini2008, problem Slider crank].
 

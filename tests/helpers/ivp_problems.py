@@ -7,12 +7,12 @@ import numpy as np
 
 import jaxdae
 
-# Rows of particles of the Fekete problem: how many, latitude and first longitude [rad].
+# Rows of particles of the Fekete problem: how many, latitude, and longitude before the first [rad].
 _ROWS = (
     (3, 3 * np.pi / 8, np.pi / 13),
     (7, np.pi / 8, np.pi / 29),
     (6, -2 * np.pi / 15, np.pi / 7),
-    (4, -3 * np.pi / 10, np.pi / 17),
+    (4, -3 * np.pi / 10, np.pi / 17 - np.pi / 2),
 )
 
 
