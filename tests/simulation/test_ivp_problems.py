@@ -72,20 +72,6 @@ def test_car_axis(solver, tolerance, error):
     np.testing.assert_allclose(found.multipliers[-1], end.multipliers, atol=error)
 
 
-def test_the_published_flexible_slider_crank_satisfies_its_equations(dynamics, saddle_point):
-    system, end = flexible_slider_crank.FlexibleSliderCrank(), flexible_slider_crank.END_REFERENCE
-    q, v = jnp.array(end.q), jnp.array(end.v)
-    d = dynamics(system, end.t, q, v)
-    # It was integrated on the velocity level, from a slider that the test set prints to nine digits
-    # and so 2e-10 m off its place.
-    np.testing.assert_allclose(d.phi, [0.0, 2.03e-10, 0.0], atol=2e-12)
-    np.testing.assert_allclose(d.phi_dot, 0.0, atol=1e-12)
-    a, lam = saddle_point(system, end.t, q, v)
-    # Its velocities have some ten digits, of which vibrations of 2.5e4 rad/s take four.
-    np.testing.assert_allclose(a, end.a, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(lam, end.multipliers, rtol=1e-7)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "error"),
@@ -109,7 +95,7 @@ def test_the_published_particles_are_those_of_scipy():
     q, v = ivp_problems.particles(start, 1000.0, 0.5)
     # On their way they pass unstable arrangements, which makes errors a hundred times as large.
     np.testing.assert_allclose(q, np.ravel(ivp_problems.FEKETE_END), atol=1e-10)
-    assert np.abs(v).max() < 1e-14
+    assert np.abs(v).max() < 1e-12  # at rest, but for SciPy's tolerance
 
 
 @pytest.mark.slow
@@ -233,7 +219,7 @@ def test_penalties_of_large_mass_pass_singular_positions_for_twenty_seconds(solv
 def test_a_penalty_that_cannot_be_satisfied_is_not_told_to_be_one():
     system = TwoLinkManipulator()
     law = Penalty(1e6, Baumgarte(K_D=jnp.array([20.0, 10.0]), K_P=jnp.array([100.0, 25.0])))
-    with pytest.raises(jaxdae.SimulationError, match="mass give way.*a smaller alpha") as error:
+    with pytest.raises(jaxdae.SimulationError, match=r"mass give way.*a smaller alpha") as error:
         run(system, State(*system.start()), 20.0, Rodas5P(), 1e-8, law)
     assert "use Penalty" not in str(error.value)
 
