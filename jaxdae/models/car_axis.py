@@ -44,7 +44,7 @@ class CarAxis(AbstractModel):
     stiffness, of frequency `1 / sqrt(m)`. Two degrees of freedom. Quantities are those of the test
     set, which gives them no units.
 
-    Source: [MazziaMagherini2008, problem Car axis].
+    Source: [MazziaMagherini2008].
 
     Args:
         mass: M of both ends.

@@ -67,7 +67,7 @@ class FlexibleSliderCrank(AbstractModel):
     The crank leads the mechanism's one degree of freedom; the rod has four of its own, at 1.3e3 to
     2.5e4 rad/s, that nothing damps. Its numbers are those of the test set.
 
-    Source: [Simeon1996; MazziaMagherini2008, problem Slider crank].
+    Source: [Simeon1996; MazziaMagherini2008].
 
     Args:
         crank_length: l1 [m].
