@@ -9,7 +9,9 @@ from competitors.base import Problem
 
 from jaxdae import Baumgarte, Multipliers, State, System
 from jaxdae.models.andrews import AndrewsMechanism
+from jaxdae.models.car_axis import CarAxis
 from jaxdae.models.chain import Chain
+from jaxdae.models.flexible_slider_crank import FlexibleSliderCrank
 from jaxdae.models.four_bar import FourBar
 from jaxdae.models.two_link import TwoLinkManipulator
 
@@ -109,6 +111,18 @@ def four_bar() -> Case:
     """The four-bar linkage of the ready models, critically damped."""
     K_D, K_P = [2 * CHAIN_RATE] * 2, [CHAIN_RATE**2] * 2
     return _case("four-bar", FourBar(), 1.0, K_D, K_P)
+
+
+def car_axis() -> Case:
+    """The car axis over the horizon of the test set, critically damped."""
+    gains = [2 * CHAIN_RATE] * 2, [CHAIN_RATE**2] * 2
+    return _case("car-axis", CarAxis(), 3.0, *gains)
+
+
+def flexible_slider_crank() -> Case:
+    """The slider-crank with an elastic rod over the horizon of the test set, critically damped."""
+    gains = [2 * CHAIN_RATE] * 3, [CHAIN_RATE**2] * 3
+    return _case("flexible-slider-crank", FlexibleSliderCrank(), 0.1, *gains)
 
 
 def plate() -> Case:

@@ -16,13 +16,14 @@ class MissingCodeError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """An initial value problem of one of five mechanisms, in plain numbers.
+    """An initial value problem of one of seven mechanisms, in plain numbers.
 
     Equal to itself alone, so that what is compiled for it can be kept.
 
     Args:
         name: name in tables.
-        mechanism: "two-link", "andrews", "chain", "plate" or "four-bar".
+        mechanism: "two-link", "andrews", "chain", "plate", "four-bar", "car-axis" or
+            "flexible-slider-crank".
         q: start coordinates, shape (n,); on the constraints.
         v: start velocities, shape (n,); on the constraints.
         t1: end time [s]; the start is at 0.

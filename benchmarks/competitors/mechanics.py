@@ -207,4 +207,65 @@ def _plate_lengths(corners: Any, anchors: Any) -> Any:
     return ca.vertcat(*(ca.dot(x, x) for x in between))
 
 
-_MECHANISMS = {"two-link": _two_link, "andrews": _andrews, "chain": _chain, "plate": _plate}
+def _car_axis(size: int) -> Declaration:
+    ca = package("casadi")
+    t, q, v = ca.SX.sym("t"), ca.SX.sym("q", size), ca.SX.sym("v", size)
+    inertia, rest = 10.0 * 1e-2**2 / 2, 0.5
+    height = 0.1 * ca.sin(10.0 * t)
+    wheel = ca.vertcat(ca.sqrt(1 - height**2), height)
+    left, right = q[:2], q[2:]
+    springs = (ca.norm_2(left) - rest) ** 2 + (ca.norm_2(right - wheel) - rest) ** 2
+    potential = springs / 2 + inertia * (q[1] + q[3])
+    constraints = ca.vertcat(ca.dot(left, wheel), ca.dot(left - right, left - right) - 1)
+    kinetic = inertia / 2 * ca.dot(v, v)
+    return Declaration(t, q, v, kinetic, potential, ca.SX(size, 1), constraints)
+
+
+def _flexible_slider_crank(size: int) -> Declaration:
+    """From velocities of the rod's points: the integrals are those of the test set."""
+    ca = package("casadi")
+    t, q, v = ca.SX.sym("t"), ca.SX.sym("q", size), ca.SX.sym("v", size)
+    l1, l2, pi = 0.15, 0.3, 3.1415927
+    side, density = 0.008, 7870.0
+    line = density * side**2 * l2  # mass of the rod, by which all its integrals are scaled
+    d, d_dot = q[3:], v[3:]
+    mass = line * ca.DM([[0.5, 0, 0, 0], [0, 0.5, 0, 0], [0, 0, 8, 1], [0, 0, 1, 2]])
+    crossed = line * ((8 / pi**3 - 1 / pi) * d_dot[3] - 16 / pi**3 * d_dot[2]) * d[0]
+    crossed += line * d[1] * d_dot[3] / (2 * pi)
+    back = line * (16 / pi**3 * d[2] - (8 / pi**3 - 1 / pi) * d[3]) * d_dot[0]
+    crossed += back - line * d[3] * d_dot[1] / (2 * pi)
+    along = lambda x: line * (2 * x[2] / 3 + x[3] / 6)  # noqa: E731
+    across = lambda x: line * 2 / pi * x[0]  # noqa: E731
+    lever = line * l2 * (d[2] / 3 + d[3] / 6)
+    turning = line * l2 * (d_dot[0] - d_dot[1] / 2) / pi
+    s, c = ca.sin(q[0] - q[1]), ca.cos(q[0] - q[1])
+    kinetic = (
+        (0.002727 + 0.151104 * l1**2) * v[0] ** 2 / 2
+        + (0.0045339259 + ca.bilin(mass, d, d) + 2 * lever) * v[1] ** 2 / 2
+        + 0.075552 * v[2] ** 2 / 2
+        + ca.bilin(mass, d_dot, d_dot) / 2
+        + v[0] * v[1] * l1 * (l2 * 0.151104 * c / 2 + s * across(d) + c * along(d))
+        + v[0] * l1 * (c * across(d_dot) - s * along(d_dot))
+        + v[1] * (turning + crossed)
+    )
+    stiff = 0.2e12 * side**2 / l2
+    bending = (side / l2) ** 2 * pi**4 * (d[0] ** 2 / 24 + 2 * d[1] ** 2 / 3)
+    stretch = (16 * d[2] ** 2 - 16 * d[2] * d[3] + 7 * d[3] ** 2) / 3
+    rod = l2 + d[3]
+    constraints = ca.vertcat(
+        l1 * ca.sin(q[0]) + rod * ca.sin(q[1]),
+        q[2] - l1 * ca.cos(q[0]) - rod * ca.cos(q[1]),
+        q[0] - 150.0 * t,
+    )
+    potential = stiff * (bending + stretch) / 2
+    return Declaration(t, q, v, kinetic, potential, ca.SX(size, 1), constraints)
+
+
+_MECHANISMS = {
+    "two-link": _two_link,
+    "andrews": _andrews,
+    "chain": _chain,
+    "plate": _plate,
+    "car-axis": _car_axis,
+    "flexible-slider-crank": _flexible_slider_crank,
+}

@@ -34,6 +34,19 @@ def dop853(problem: Problem, tolerance: float) -> Run:
     return Run(solve, time.perf_counter() - began)
 
 
+def scipy_radau(problem: Problem, tolerance: float) -> Run:
+    """SciPy's Radau IIA on the explicit form, its Jacobian matrix by differences."""
+    began = time.perf_counter()
+    solve_ivp = package("scipy.integrate", "scipy").solve_ivp
+    rate = _rate(problem)
+    options = {"method": "Radau", "rtol": tolerance, "atol": tolerance}
+
+    def solve() -> np.ndarray:
+        return solve_ivp(rate, (0.0, problem.t1), problem.y, **options).y[:, -1]
+
+    return Run(solve, time.perf_counter() - began)
+
+
 def sundae_cvode(problem: Problem, tolerance: float) -> Run:
     """SUNDIALS' CVODE by scikit-sundae, Adams' methods, on the explicit form."""
     began = time.perf_counter()

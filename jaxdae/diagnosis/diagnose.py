@@ -50,6 +50,8 @@ _PRECISE, _COARSE = 1e-3, 5e-2
 _FEWEST_ROWS = 33
 # A change of the power from row to row that is so many times that of its neighbours is a jump.
 _JUMP = 4.0
+# Rows follow a motion that changes by less than this part otherwise than their rates say.
+_FOLLOWED = 0.1
 # Below this part of the potential energy nothing moves.
 _REST = 1e-3
 
@@ -89,7 +91,7 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         v = in_blocks(partial(_rates_block, system), BLOCK, ts, state.q, state.v)
         rates = SimpleNamespace(q=state.q, v=v)
     passed = near_singularities_along(system, formulation, ts, rates, survey.jac, AROUND)
-    balanced, unbalanced = _of_energy(formulation, examined, survey)
+    balanced, unbalanced = _of_energy(formulation, examined, survey, rates)
     # The tolerance and the balance of energy vouch for a run that stayed on its branch.
     exact = examined.tolerance is not None and formulation.capabilities.weight is None
     vouched = exact and balanced
@@ -328,13 +330,32 @@ def balance_is_known(formulation, work) -> bool:
     return work is not None or formulation.capabilities.enforces_constraints
 
 
-def _of_energy(formulation, examined: ExaminedRows, rows: Row) -> tuple[bool, Finding | None]:
+def _unresolved(ts, rates, rows: Row) -> float:
+    """Error of the balance in times in which rows do not follow the motion [J].
+
+    Coordinates have then changed by other than the mean of their rates at both ends: a motion that
+    begins and comes to rest between two rows has no power at any.
+    """
+    steps = ts[1:] - ts[:-1]
+    moved, rate = rates.q[1:] - rates.q[:-1], 0.5 * (rates.v[1:] + rates.v[:-1])
+    off = np.linalg.norm(moved - steps[:, None] * rate, axis=1)
+    lost = off > _FOLLOWED * np.linalg.norm(moved, axis=1)
+    gained = 0.5 * steps * (rows.power[1:] + rows.power[:-1])
+    return float(np.abs(rows.energy[1:] - rows.energy[:-1] - gained)[lost].sum())
+
+
+def _of_energy(
+    formulation, examined: ExaminedRows, rows: Row, rates
+) -> tuple[bool, Finding | None]:
     """Whether the balance of energy is known to hold along a run, and what is wrong with it."""
     if not balance_is_known(formulation, examined.work):
         return False, None
-    error, quadrature = energy_deviation(np, np.asarray(examined.ts), rows, examined.work)
+    ts = np.asarray(examined.ts)
+    error, quadrature = energy_deviation(np, ts, rows, examined.work)
     if not np.isfinite(error):
         return False, None
+    if examined.work is None:
+        quadrature += _unresolved(ts, rates, rows)
     moved = np.abs(rows.energy - rows.potential).max() + np.ptp(rows.potential)
     scale = float(max(moved, _REST * np.abs(rows.potential).max()))
     exact = examined.tolerance is not None and formulation.capabilities.weight is None

@@ -32,6 +32,11 @@ _REMEDY = (
     "solve=SingularityRobust()); if the constraints cannot be satisfied beyond that time, change "
     "them, or use Penalty, which gives way."
 )
+_GIVES_WAY = (
+    "Constraints with a mass give way, and pull by it in proportion to their residuals: where they "
+    "cannot be satisfied, end the run before that or change them; a smaller alpha makes slower "
+    "vibrations of what follows, and a looser tolerance, or more max_steps, gets through them."
+)
 _STEP_TOO_LARGE = (
     "The step is too large for these gains and this motion, or the constraints lose rank: reduce "
     "dt, lower the gains, or use an adaptive solver, which stops at the place of the failure."
@@ -72,8 +77,11 @@ def describe_failure(trajectory, solver=None) -> str:
         said = review(system, trajectory.formulation, trajectory)
         text = f"the state is no longer finite after t = {t:.6g} s ({reason}). {cause}"
         return text if said is None else f"{text} {said.message}"
-    report = _constraint_report(system, t, state, solver) if cause is None else cause
-    return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
+    if cause is None:
+        weight = trajectory.formulation.capabilities.weight if trajectory.plain else None
+        remedy = _REMEDY if weight is None else _GIVES_WAY
+        cause = _constraint_report(system, t, state, solver, remedy)
+    return f"the run stopped at t = {t:.6g} s ({reason}). {cause}"
 
 
 def _of_controller(trajectory) -> str | None:
@@ -144,7 +152,7 @@ def _too_stiff(solver, *remedies: str) -> str:
     )
 
 
-def _constraint_report(system: System, t: float, state: State, solver) -> str:
+def _constraint_report(system: System, t: float, state: State, solver, remedy: str) -> str:
     known = declared(system, t, state)
     jac = known.jac
     phi = np.abs(known.phi_dot if known.phi.size == 0 else known.phi)
@@ -173,7 +181,7 @@ def _constraint_report(system: System, t: float, state: State, solver) -> str:
             f"The constraints are independent (least singular value {least:.3g}): "
             f"{_too_stiff(solver, 'lower the gains')}"
         )
-    return f"{text}The constraints lose independence there: {how}. {_REMEDY}"
+    return f"{text}The constraints lose independence there: {how}. {remedy}"
 
 
 def singular_values_text(result: NumericalRank) -> str:

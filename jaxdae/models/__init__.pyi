@@ -18,6 +18,7 @@ from .base import (
     Reference as Reference,
     Rest as Rest,
 )
+from .car_axis import CarAxis as CarAxis
 from .chain import Chain as Chain
 from .circuit import TwoLoopCircuit as TwoLoopCircuit
 from .constant_speed import (
@@ -30,6 +31,7 @@ from .five_bar import (
     FiveBar as FiveBar,
     path_control as path_control,
 )
+from .flexible_slider_crank import FlexibleSliderCrank as FlexibleSliderCrank
 from .four_bar import FourBar as FourBar
 from .kepler import Kepler as Kepler
 from .knife_edge import KnifeEdge as KnifeEdge

@@ -132,6 +132,14 @@ class AbstractTracedSolver(diffrax.AbstractSolver):
     takes_parts: ClassVar[bool] = False
 
 
+def step_in_kernel(solver) -> Callable:
+    """The step of a solver as kernels trace it.
+
+    A solver whose own is much code has `step_in_kernel`, which leaves out what is rarely needed.
+    """
+    return getattr(solver, "step_in_kernel", solver.step)
+
+
 def refuse_memory(solver, who: str) -> None:
     """Refuse a solver whose steps depend on those before, where their ends are changed.
 

@@ -12,7 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.solvers.base import AbstractStepMethod, AbstractTracedSolver, at_once, Step
+from jaxdae.solvers.base import (
+    AbstractStepMethod,
+    AbstractTracedSolver,
+    at_once,
+    Step,
+    step_in_kernel,
+)
 from jaxdae.solvers.constrained_term import enforces_constraints, splits
 from jaxdae.solvers.implicit_stages import ImplicitStages
 
@@ -195,7 +201,7 @@ class SolverSteps(AbstractStepMethod):
             state = unpacked(carry, self._shapes(y0)[0])
         else:
             state = self.solver.init(term, t0, t1, tree, args)
-        y1, error, dense, state, result = self.solver.step(
+        y1, error, dense, state, result = step_in_kernel(self.solver)(
             # What has been begun here is of here.
             term,
             t0,
@@ -243,7 +249,7 @@ class SolverSteps(AbstractStepMethod):
             term, args, _ = self._terms(_Still(parameters))
             tree = self._tree(y)
             state = self.solver.init(term, t, t, tree, args)
-            dense = self.solver.step(term, t, t, tree, args, state, made_jump=True)[2]
+            dense = step_in_kernel(self.solver)(term, t, t, tree, args, state, made_jump=True)[2]
             return state, _within(dense)
 
         return eqx.filter_eval_shape(one, jnp.zeros((), y0.dtype), y0, *parameters)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.linalg.lu import inverse_factors, product
+from jaxdae.linalg.lu import inverse_factors, product, refined
 from jaxdae.solvers.base import AbstractTracedSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
 
@@ -37,6 +37,10 @@ _GAMMA, _ALPHA, _BETA, _BASIS = _real_form()
 _ESTIMATE = np.array([-13 - 7 * 6**0.5, -13 + 7 * 6**0.5, -1.0]) / 3
 
 _MOST_ITERATIONS = 40
+# With the Jacobians of all stages; two or three do where the prediction is good.
+_MOST_RENEWED = 10
+# Rows of a stage with which kernels have those: they are code of three times as many unknowns.
+_MOST_ROWS_RENEWED = 12
 # Of the matrices of iterations, as a power of the machine epsilon: far above round-off, and far
 # below what slows iterations down.
 _ADDED = 2 / 3
@@ -113,20 +117,25 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
     L-stable: steps are as long as the motion allows, however stiff springs, dampers and gains of
     controllers are. Stages are found by simplified Newton iterations, with one Jacobian for each
     step, exact by automatic differentiation; they end at round-off, or where they come no nearer.
-    A step whose iterations do not converge has no end: adaptive steps become shorter then. Its
-    error estimate is of order 4, its dense output of order 3; rows between steps are projected onto
-    the constraints. Constraints may depend on each other, such as those of redundant loops: motions
-    and their derivatives are determined all the same, multipliers up to what does nothing.
+    Where these do not converge, Newton's method goes on with the Jacobians of all stages anew in
+    each iteration; then a step has no end, and adaptive steps become shorter. Its error estimate is
+    of order 4, its dense output of order 3; rows between steps are projected onto the constraints.
+    Constraints may depend on each other, such as those of redundant loops: motions and their
+    derivatives are determined all the same, multipliers up to what does nothing.
+
+    Runs pass singular positions in which the motion goes on smoothly, on its branch: the Jacobian
+    of the constraints changes its sign within a step there, and stages are regular unless one of
+    them is in the position itself, where the step is refused and a shorter one taken.
 
     It is for `Multipliers()` without stabilization. Of a motion that is not stiff explicit methods
     compute more digits in less time: a step costs one Jacobian, some five to twenty evaluations of
     all three stages, and two LU decompositions, of `c = 2 n + k + 2 m + r` rows and of twice as
-    many, for `n` coordinates, `k` actuator states, `m` position and `r` velocity constraints. Steps
-    near singular positions become short, and end a run that comes too close.
+    many, for `n` coordinates, `k` actuator states, `m` position and `r` velocity constraints.
 
     Derivatives are those of the discrete motion, by the implicit function theorem, in both modes.
     Kernels make its steps for up to some twenty rows and independent constraints; what is larger
-    `backend="auto"` leaves to the plain backend.
+    `backend="auto"` leaves to the plain backend. From thirteen rows on they leave out Jacobians of
+    all stages, and do not pass singular positions: say `backend="plain"` there.
     """
 
     term_structure: ClassVar[Any] = ConstrainedTerm
@@ -161,6 +170,14 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""
+        return self._step(terms, t0, t1, y0, args, solver_state, made_jump)
+
+    def step_in_kernel(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """The same, where matrices of all stages are not much code."""
+        given = terms, t0, t1, y0, args, solver_state, made_jump
+        return self._step(*given, most_rows=_MOST_ROWS_RENEWED)
+
+    def _step(self, terms, t0, t1, y0, args, solver_state, made_jump, most_rows=None):
         start, unravel = ravel_pytree(y0)
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         h = terms.contr(t0, t1).astype(start.dtype)
@@ -191,6 +208,7 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
             return jax.vmap(every)(jnp.stack(times), slopes, ys, x[:, states:])
 
         guess = _predicted(solver_state, h, t1 - t0, made_jump)
+        renews = most_rows is None or guess.shape[1] <= most_rows
         known = jax.lax.stop_gradient
         last = guess[0, states:]
         inverse = jnp.asarray(_INVERSE, start.dtype)
@@ -200,20 +218,35 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         inertia, linear, added = known(_matrices(slope, *matrices))
         matrix = _StageMatrix.of(inertia, linear, added)
 
-        def sizes(change, x):
+        def sizes(change, x, inertia=inertia, linear=linear):
             """Of changes, relative: of states, and of the forces of multipliers."""
-            acting = lambda y: product(y[:, states:], linear[:states, states:].T)  # noqa: E731
+            pushing = jnp.swapaxes(linear[..., :states, states:], -1, -2)
+            acting = lambda y: _times(y[:, states:], pushing)  # noqa: E731
             forces, all_forces = acting(change), acting(x)
-            inertial = product(product(inverse, x[:, :states]), inertia[:states, :states].T)
+            turned = jnp.swapaxes(inertia[..., :states, :states], -1, -2)
+            inertial = _times(product(inverse, x[:, :states]), turned)
             parts = jnp.max(jnp.abs(all_forces)) + jnp.max(jnp.abs(inertial))
             largest = jnp.where(parts > 0, parts, 1.0)
             moved = jnp.max(jnp.abs(change[:, :states])) / (1 + jnp.max(jnp.abs(start)))
             return jnp.stack([moved, jnp.max(jnp.abs(forces)) / largest])
 
-        def solve(function, guess):
-            return newton(function, guess, matrix, sizes)
+        def stage_matrix(x):
+            """The matrix of Newton's method and what is added to it; the sizes of changes by it."""
+            slopes, ys = product(inverse, x[:, :states]), start + x[:, :states]
 
-        tangent = partial(tangent_of, matrix=matrix)
+            def of_stage(t, slope, y, multipliers):
+                here = lambda y: residual(t, slope, y, multipliers)  # noqa: E731
+                by_state, matrices = jax.jacfwd(here, has_aux=True)(y)
+                return _matrices(by_state, *matrices)
+
+            own = jax.vmap(of_stage)(jnp.stack(times), slopes, ys, x[:, states:])
+            return *_coupled(inverse, *own), partial(sizes, inertia=own[0], linear=own[1])
+
+        def solve(function, guess):
+            found = newton(function, guess, matrix, sizes)
+            return renewed(function, guess, *found, stage_matrix) if renews else found
+
+        tangent = partial(tangent_of, matrix=matrix, renews=renews)
         x, converged = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
         changes = x[:, :states]
         y1 = jnp.where(converged > 0, start + changes[-1], jnp.nan)
@@ -241,6 +274,19 @@ def _matrices(slope, mass, jac, pushed):
     signs = jnp.asarray(np.repeat([0.0, -1.0, 1.0], [states, c, m]), slope.dtype)
     added = signs * jnp.where(signs < 0, by_mass, small)
     return inertia, jnp.concatenate([slope, by_multipliers], axis=1), added
+
+
+def _times(rows, matrix):
+    """Each row times one matrix, or times its own."""
+    return product(rows, matrix) if matrix.ndim == 2 else product(rows[:, None], matrix)[:, 0]
+
+
+def _coupled(inverse, inertia, linear, added):
+    """`A^-1 (x) E + F` with `E` and `F` of each stage, and what is added to its diagonal."""
+    stages, rows, _ = inertia.shape
+    own = jnp.eye(stages, dtype=linear.dtype)[:, None, :, None] * linear[:, :, None, :]
+    both = inverse[:, None, :, None] * inertia[:, :, None, :] + own
+    return both.reshape(stages * rows, stages * rows), added.reshape(-1)
 
 
 class _StageMatrix(NamedTuple):
@@ -333,7 +379,35 @@ def newton(function, guess, matrix: Any, sizes):
     return x, jnp.where(converged, 1.0, 0.0).astype(dtype)
 
 
-def tangent_of(linear: Callable, right, *, matrix: Any):
+def renewed(function, guess, x, converged, stage_matrix: Callable):
+    """The stages by Newton's method with the matrices of all stages anew in each iteration.
+
+    For steps in which simplified iterations have not converged: across singular positions the
+    Jacobian of the constraints changes by as much as it is, and its sign.
+    """
+    dtype = guess.dtype
+    eps = float(jnp.finfo(dtype).eps)
+    enough = jnp.asarray([eps**0.75, eps**0.5], dtype)
+
+    def improved(state):
+        x, count, _ = state
+        matrix, added, sizes = stage_matrix(x)
+        first, then = inverse_factors(matrix, added)
+        change = -product(then, product(first, function(x).reshape(-1))).reshape(x.shape)
+        x = x + change
+        return x, count + 1, jnp.where(jnp.all(sizes(change, x) < enough), 1, 0)
+
+    def goes_on(state):
+        _, count, found = state
+        return (found == 0) & (count < _MOST_RENEWED)
+
+    given = jnp.where(converged > 0, 1, 0)
+    begin = jnp.where(given > 0, x, guess), jnp.zeros((), int), given
+    x, _, found = jax.lax.while_loop(goes_on, improved, begin)
+    return x, jnp.where(found > 0, 1.0, 0.0).astype(dtype)
+
+
+def tangent_of(linear: Callable, right, *, matrix: Any, renews: bool = False):
     """Solution of the linear equations that the derivative of the stages satisfies.
 
     By the iteration that has found the stages, with the exact equations in place of the residual.
@@ -341,13 +415,16 @@ def tangent_of(linear: Callable, right, *, matrix: Any):
     return jax.lax.custom_linear_solve(
         linear,
         right,
-        lambda function, b: _iterated(function, b, matrix.solved),
-        lambda function, b: _iterated(function, b, matrix.transposed),
+        lambda function, b: _iterated(function, b, matrix.solved, renews),
+        lambda function, b: _iterated(function, b, matrix.transposed, renews),
     )
 
 
-def _iterated(function, right, nearly):
-    """`function(x) = right` by a solve that is nearly its inverse; NaN where that does not help."""
+def _iterated(function, right, nearly, renews):
+    """`function(x) = right` by a solve that is nearly its inverse; NaN where that does not help.
+
+    Or, where `renews` is true, by the matrix of the function itself.
+    """
     # By what is left of the right side: of dependent constraints the solution is not unique.
     limit = float(jnp.finfo(right.dtype).eps) ** 0.5 * jnp.max(jnp.abs(right))
 
@@ -366,4 +443,15 @@ def _iterated(function, right, nearly):
     begin = right, jnp.asarray(jnp.inf, right.dtype), jnp.zeros((), int), jnp.zeros((), int)
     begin = (jnp.zeros_like(right), *begin)
     x, _, size, _, _ = jax.lax.while_loop(goes_on, improved, begin)
-    return jnp.where(size <= limit, x, jnp.nan)
+    if not renews:
+        return jnp.where(size <= limit, x, jnp.nan)
+
+    def solved(_):
+        unit = jnp.eye(right.size, dtype=right.dtype)
+        columns = jax.vmap(function)(unit.reshape(-1, *right.shape))
+        own = columns.reshape(unit.shape).T
+        # Dependent constraints leave it singular.
+        small = float(jnp.finfo(right.dtype).eps) * jnp.max(jnp.abs(own)) * jnp.ones_like(own[0])
+        return refined(own, right.reshape(-1), small).reshape(right.shape), True
+
+    return jax.lax.while_loop(lambda state: ~state[1], solved, (x, size <= limit))[0]

@@ -8,14 +8,13 @@ import pytest
 
 from jaxdae import evaluate, State
 
-CASES = ("two_link", "andrews", "chain", "plate")
+CASES = ("two_link", "andrews", "chain", "plate", "car_axis", "flexible_slider_crank")
 
 
 @pytest.fixture(scope="module")
 def cases(benchmark):
     problems = benchmark("problems")
-    found = (problems.two_link(), problems.andrews(), problems.chain(3), problems.plate())
-    return dict(zip(CASES, found, strict=True))
+    return {x: problems.chain(3) if x == "chain" else getattr(problems, x)() for x in CASES}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -24,7 +23,8 @@ def test_starts_fulfil_the_constraints_so_that_exact_codes_can_take_them(cases, 
     d = jax.jit(evaluate)(case.system, 0.0, case.state.q, case.state.v)
     # Round-off of coordinates of order one; the test set prints its start to 30 digits.
     np.testing.assert_allclose(d.phi, 0.0, atol=1e-15)
-    np.testing.assert_allclose(d.phi_dot, 0.0, atol=1e-15)
+    speed = max(1.0, float(np.abs(case.state.v).max()))
+    np.testing.assert_allclose(d.phi_dot, 0.0, atol=1e-15 * speed)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -32,7 +32,8 @@ def test_the_competitors_equations_are_ours(benchmark, cases, name, rng):
     """Derived by CasADi, which the extra `test` has."""
     mechanics, base = benchmark("competitors.mechanics"), benchmark("competitors.base")
     case, problem = cases[name], cases[name].problem
-    q, v = (x + 0.02 * rng.normal(size=x.shape) for x in (problem.q, problem.v))
+    size = 1e-5 if name == "flexible_slider_crank" else 0.02  # of vibrations
+    q, v = (x + size * rng.normal(size=x.shape) for x in (problem.q, problem.v))
     equations = mechanics.derive(mechanics.declare(problem))
     d = equations.declaration
     arguments = [d.t, d.q, d.v, equations.K_D, equations.K_P]

@@ -24,6 +24,8 @@ WITHOUT_POSITION_CONSTRAINTS = {"disk", "kepler", "mirror"}
 REASONS = {
     "kepler": "it has no constraints, hence no gains that enforce them",
     "ball-beam-simplified": "its coordinates are independent",
+    "car-axis": "its road moves",
+    "flexible-slider-crank": "the vibrations of its rod",
 }
 # As many starts as the checks have: one program evaluates all of them.
 QUICK = ["--no-progress", "--batch", "64", "--steps", "3"]

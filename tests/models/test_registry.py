@@ -17,6 +17,7 @@ NAMES = tuple(MODELS)
 
 def test_names_are_the_documented_ones():
     holonomic = {"pendulum", "chain", "two-link", "two-link-reachable", "slider-crank", "andrews"}
+    holonomic |= {"car-axis", "flexible-slider-crank"}
     nonholonomic = {"sleigh", "disk", "knife-edge", "robot"}
     assert set(NAMES) == holonomic | nonholonomic | {
         "kepler",

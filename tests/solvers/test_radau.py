@@ -169,6 +169,42 @@ def test_a_redundant_loop_swings_as_a_pendulum():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("tolerance", [1e-5, 1e-9])
+@pytest.mark.filterwarnings("ignore:the run passed 6 near-singular")
+def test_the_slider_crank_passes_its_singular_positions_on_its_branch(backend, tolerance):
+    """Three turns; the links and the slider move on smoothly, and the energy says so."""
+    crank = SliderCrank()
+    control = diffrax.PIDController(rtol=tolerance, atol=tolerance)
+    options: dict[str, Any] = {"saveat": None, "backend": backend, "stepsize_controller": control}
+    found = run(crank, jaxdae.State(*crank.start()), t1=4.0, **options)
+    assert float(found.q[-1, 0]) > 6 * np.pi
+    np.testing.assert_allclose(found.q[:, 0], -found.q[:, 1], atol=1e-12)
+    # The tolerance in each of some hundred steps, of energies of about 50 J.
+    np.testing.assert_allclose(found.energy, found.energy[0], atol=1e3 * tolerance)
+    assert np.abs(found.violation.phi).max() < 1e-13
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_derivatives_across_a_singular_position(backend):
+    """The other branch, and the jump of the Jacobian's sign, leave them as they are."""
+    base = SliderCrank()
+    control = diffrax.PIDController(rtol=1e-9, atol=1e-9)
+
+    def end(mass, adjoint=None, backend=backend):
+        system = eqx.tree_at(lambda x: x.slider_mass, base, mass)
+        start = jaxdae.State(*base.start())
+        options: dict[str, Any] = {"stepsize_controller": control, "adjoint": adjoint}
+        return run(system, start, t1=0.5, backend=backend, **options).q[-1, 0]
+
+    h = 1e-3
+    near, far = (end(1 + x, backend="plain") - end(1 - x, backend="plain") for x in (h, 2 * h))
+    # Differences of errors of 1e-9 in some 150 steps, over steps of 1e-3.
+    np.testing.assert_allclose(jax.grad(end)(1.0), (8 * near - far) / (12 * h), atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "adaptive"])
 def test_derivatives_in_both_modes(backend, fixed):
     """By a length, which the start depends on, too; of positions, velocities and multipliers."""
