@@ -138,9 +138,10 @@ def simulate(
         RuntimeWarning: when fixed steps are beyond the step limit of the gains (see
             `jaxdae.step_limit`), or a run that reached its end came close to where the formulation
             or the controller ends, had constraints that cannot all be satisfied, passed
-            near-singular positions, or has an energy balance that is off by more than its
-            tolerance explains; once where this machine keeps `"auto"` from
-            the native backend: no llvmlite, a driver or GPU that is too old.
+            near-singular positions, took thousands of steps that stability and not accuracy kept
+            short, or has an energy balance that is off by more than its tolerance explains;
+            once where this machine keeps `"auto"` from the native backend: no llvmlite, a driver
+            or GPU that is too old.
 
     Raises:
         SimulationError: when the run fails and `throw` is true: what failed, when, the state of the
