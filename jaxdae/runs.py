@@ -60,7 +60,7 @@ def simulate(
     t0=0.0,
     t1,
     dt=None,
-    solver: diffrax.AbstractSolver | None = None,
+    solver: diffrax.AbstractSolver | str | None = None,
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     saveat: diffrax.SaveAt | None = None,
     controller: Callable | AbstractDynamicController | None = None,
@@ -93,7 +93,12 @@ def simulate(
             steps, none longer than `dt`.
         solver: any diffrax solver of ordinary differential equations, or `jaxdae.solvers.RK4`;
             by default `diffrax.Dopri8()`. `jaxdae.solvers.Projected(solver)` takes every step, and
-            every saved state, onto the constraints.
+            every saved state, onto the constraints. `"auto"` takes `diffrax.Dopri8()`, or one for
+            stiff equations where a trial shows that its steps cost a third at most of those that
+            stability asks of the other: `RadauIIA()` for `Multipliers()` without stabilization,
+            `Rodas5P()` else. It decides by the linearized equations at the start; inside `jax.jit`
+            and other transformations, where no numbers are known, it is `diffrax.Dopri8()`.
+            `Trajectory.solver` and `why_solver` say what was taken and why.
         stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
             in float64, `1e-5` in float32. Times at which the input jumps, or a step should end, are
             given by `diffrax.ClipStepSizeController(diffrax.PIDController(…), jump_ts=…)` or
@@ -158,6 +163,8 @@ def simulate(
     for text in ready.warnings:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     trajectory = ready.run()
+    # Beside the fields, so that no program sees it: of other numbers it is another text.
+    object.__setattr__(trajectory, "why", ready.why)
     if is_concrete(ready.problem, trajectory.result_code):
         _announce(ready.problem, ready.method, trajectory, throw=throw)
     return trajectory
@@ -190,12 +197,14 @@ class _Ready(NamedTuple):
         method: how.
         warnings: of gains and steps, before it.
         run: makes it.
+        why: why its solver was chosen, in words; `None` for one that was given.
     """
 
     problem: Problem
     method: Method
     warnings: tuple[str, ...]
     run: Callable[[], Trajectory]
+    why: str | None
 
 
 # Of the last calls. The checks of a run take a millisecond, a short run itself ten microseconds.
@@ -206,12 +215,13 @@ def _ready(system, formulation, state, settings: Given) -> _Ready:
     """A run made ready, or as it was when the same arguments were given before."""
 
     def make() -> _Ready:
-        problem, method, said = _completed(system, formulation, state, settings)
+        chosen, why = _with_solver(system, formulation, state, settings)
+        problem, method, said = _completed(system, formulation, state, chosen)
         if settings.throw and not is_eager(problem):
             run = partial(_raising, problem, method, kinds(problem.parts))
         else:
             run = integrated.bind(problem, method)
-        return _Ready(problem, method, said, run)
+        return _Ready(problem, method, said, run, why)
 
     arguments = (system, formulation, state, settings)
     leaves, structure = jax.tree.flatten(arguments)
@@ -299,13 +309,42 @@ def _raising(problem: Problem, method: Method, declared) -> Trajectory:
     return trajectory.result_code.error_if(trajectory, ~trajectory.success)
 
 
+def chosen_solver(system, formulation, state, **settings) -> tuple[diffrax.AbstractSolver, str]:
+    """The solver that `simulate(..., solver="auto")` takes, and why, in words.
+
+    Raises:
+        ValueError: as `simulate` does, and its other errors before any work.
+    """
+    chosen, why = _with_solver(system, formulation, state, Given(**settings, solver="auto"))
+    return chosen.solver, str(why)
+
+
+def _with_solver(system, formulation, state, settings: Given) -> tuple[Given, str | None]:
+    """The arguments with a solver in the place of `"auto"`, and why that one."""
+    if not isinstance(settings.solver, str):
+        return settings, None
+    if settings.solver != "auto":
+        raise ValueError(
+            f"solver is {settings.solver!r}; give 'auto', or a solver such as diffrax.Dopri8()."
+        )
+    from jaxdae.simulation import automatic  # loaded where it is asked for, with its methods
+
+    def complete(solver) -> tuple[Problem, Method]:
+        plain = settings._replace(solver=solver, throw=False, saveat=None, progress=False)
+        return _completed(system, formulation, state, plain)[:2]
+
+    solver, why = automatic.choose(complete)
+    return settings._replace(solver=solver), why
+
+
 def prepare(system, formulation, state, **settings) -> tuple[Problem, Method]:
     """Check the arguments of `simulate`, complete them by its defaults, and choose the backend.
 
     Raises:
         ValueError: as `simulate` does, and its other errors before any work.
     """
-    problem, method, said = _completed(system, formulation, state, Given(**settings))
+    chosen, _ = _with_solver(system, formulation, state, Given(**settings))
+    problem, method, said = _completed(system, formulation, state, chosen)
     for text in said:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     return problem, method

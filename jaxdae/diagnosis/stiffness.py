@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.formulations import Multipliers
-from jaxdae.simulation.linear_field import linear_field
+from jaxdae.simulation.linear_field import linear_field, Scaled, scaled
 from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.reach import reach
@@ -35,8 +35,6 @@ _NOTHING = 30.0
 # A mode of the size of the state that is so slow that its own error at the steps that were made is
 # below this part of the tolerance does not keep them short; nor does one slower than the other.
 _EXACT, _SLOW = 0.01, 0.1
-# Power of a filter that takes away what is faster than half the fastest root.
-_SHARP = 16
 # Below this damping ratio vibrations take long to die away, and count by their own amplitude.
 _LIGHT = 0.02
 
@@ -81,32 +79,26 @@ def stiffness(parts, solver, watched: Any, accepted: int) -> Stiffness | None:
     rows = np.unique(np.linspace(0, count - 1, 2 * _ROWS + 1).round().astype(int)[1::2])
     ts, ys = np.asarray(watched.ts)[rows], jax.tree.map(lambda x: np.asarray(x)[rows], watched.ys)
     found = linear_field(parts, ts, ys)
-    finite = np.isfinite(found.jacobians).all(axis=(1, 2)) & np.isfinite(found.slopes).all(axis=1)
     duration = abs(float(watched.ts[-1] - watched.ts[0]))
-    if not finite.any() or duration == 0:
+    if found is None or duration == 0:
         return None
     # Backward in time what decays grows.
     sign = 1 if watched.ts[-1] > watched.ts[0] else -1
-    states, rates, jacobians, slopes = (np.asarray(x, float)[finite] for x in found)
-    spectra = sign * np.linalg.eigvals(jacobians)
-    fastest = spectra[np.arange(len(spectra)), np.argmax(np.abs(spectra), axis=1)]
+    fastest = sign * found.fastest
     sizes = np.abs(fastest)
     if not sizes.all():
         return None
     limits = reach(parts_of(solver).method, fastest)
     tolerance, mean = watched.tolerance / 2, duration / accepted
     powers = _powers(parts_of(solver).method, mean * float(sizes.max()), tolerance)
-    # With the time as one more state.
-    ahead = np.concatenate([rates, np.ones_like(rates[:, :1])], axis=1) / sizes[:, None]
-    matrix = np.concatenate([jacobians, slopes[..., None]], axis=2) / sizes[:, None, None]
-    matrix = np.concatenate([matrix, np.zeros_like(matrix[:, :1])], axis=1)
     damped = np.abs(np.real(fastest)) > _LIGHT * sizes
-    idle = _are_idle(tolerance * (1 + np.abs(states)), ahead, matrix, damped, powers)
+    scale = tolerance * (1 + np.abs(found.states))
+    idle = _are_idle(scaled(found, sizes), scale, damped, powers)
     # Growing modes are part of the motion.
     counted = idle & (np.real(fastest) <= 1e-6 * sizes)
     share = duration * float(np.where(counted, sizes / limits, 0.0).mean()) / accepted
     i = int(np.argmax(np.where(counted, sizes / limits, -1.0)))
-    at, product = float(ts[finite][i]), float(mean * sizes[i])
+    at, product = float(found.ts[i]), float(mean * sizes[i])
     return Stiffness(complex(sign * fastest[i]), at, product, float(limits[i]), share)
 
 
@@ -122,32 +114,27 @@ def _powers(solver, product: float, tolerance: float) -> int:
     return max(1, math.floor(left) - 1)
 
 
-def _are_idle(scale, ahead, matrix, damped, powers: int) -> np.ndarray:
+def _are_idle(field: Scaled, scale, damped, powers: int) -> np.ndarray:
     """Whether a motion has no more of the fastest modes than errors within the tolerance make.
 
     Args:
+        field: in units of its fastest roots.
         scale: tolerances of states, shape `(rows, states)`.
-        ahead: rates, the last of them that of time, over the fastest root, `(rows, states + 1)`.
-        matrix: their derivatives, likewise, `(rows, states + 1, states + 1)`.
         damped: whether the fastest mode is, shape `(rows,)`.
         powers: see `_powers`.
 
     Returns:
         Shape `(rows,)`.
     """
-    largest = lambda x: np.abs(x[:, :-1] / scale).max(axis=1)  # noqa: E731
-    times = lambda matrix, x: np.einsum("rij,rj->ri", matrix, x)  # noqa: E731
-    left = ahead
+    left = field.ahead
     for _ in range(powers):
-        left = times(matrix, left)
+        left = field.times(left)
     # A damped mode forgets errors of coordinates, which it makes velocities of meanwhile.
-    errors = np.abs(np.linalg.matrix_power(matrix[:, :-1, :-1], powers + 1)) @ scale[..., None]
+    matrix = field.matrix[:, :-1, :-1]
+    errors = np.abs(np.linalg.matrix_power(matrix, powers + 1)) @ scale[..., None]
     made = np.where(damped, (errors[..., 0] / scale).max(axis=1), 1.0)
-    # What is left of the motion without its fastest modes, and how fast that is.
-    filtered = np.linalg.matrix_power(2 * matrix, _SHARP) + np.eye(matrix.shape[1])
-    slow = np.linalg.solve(filtered, ahead[..., None])[..., 0]
-    bend, move = largest(times(matrix, times(matrix, slow))), largest(slow)
-    return (largest(left) <= _NOTHING * made) & (bend <= _SLOW**2 * move)
+    nothing = field.largest(left, scale) <= _NOTHING * made
+    return nothing & field.is_slow(scale, _SLOW)
 
 
 def limited_by_stability(problem, method, run, watched: Any) -> Finding | None:
