@@ -93,12 +93,12 @@ def simulate(
             steps, none longer than `dt`.
         solver: any diffrax solver of ordinary differential equations, or `jaxdae.solvers.RK4`;
             by default `diffrax.Dopri8()`. `jaxdae.solvers.Projected(solver)` takes every step, and
-            every saved state, onto the constraints. `"auto"` takes `diffrax.Dopri8()`, or one for
-            stiff equations where a trial shows that its steps cost a third at most of those that
-            stability asks of the other: `RadauIIA()` for `Multipliers()` without stabilization,
-            `Rodas5P()` else. It decides by the linearized equations at the start; inside `jax.jit`
-            and other transformations, where no numbers are known, it is `diffrax.Dopri8()`.
-            `Trajectory.solver` and `why_solver` say what was taken and why.
+            every saved state, onto the constraints. `"auto"` takes `diffrax.Dopri8()`, or
+            `Rodas5P()` for stiff equations: where the fastest root at the start asks the former for
+            more than thousand steps, and a trial of the latter shows that its steps cost a third of
+            these at most; `Projected(Rodas5P())` for constraints that nothing stabilizes. Inside
+            `jax.jit` and other transformations, where no numbers are known, it is
+            `diffrax.Dopri8()`. `Trajectory.solver` and `why_solver` say what was taken and why.
         stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
             in float64, `1e-5` in float32. Times at which the input jumps, or a step should end, are
             given by `diffrax.ClipStepSizeController(diffrax.PIDController(…), jump_ts=…)` or

@@ -22,8 +22,7 @@ from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import DEFAULT_TIMES, Method, Problem, Solution
 from jaxdae.simulation.run import run
 from jaxdae.solvers.grid import known_ends
-from jaxdae.solvers.projected import parts_of
-from jaxdae.solvers.radau import RadauIIA
+from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.solvers.rodas5p import Rodas5P
 from jaxdae.stability.reach import reach
 from jaxdae.stability.stability_functions import amplification
@@ -41,9 +40,9 @@ _PART = 1 / 3
 # Each part of the run that is tried is so many times as long as the last one; parts that may fail,
 # as transients are in them, before no other is tried.
 _LONGER, _PATIENCE = 4.0, 3
-# Evaluations of the equations in a step of the explicit method, and in steps of the others, beside
-# those of a Jacobian: one for each state.
-_EXPLICIT_COST, _RODAS_COST, _RADAU_COST = 12.0, 9.0, 45.0
+# Evaluations of the equations in a step of the explicit method, and of the other, beside those of
+# its Jacobian, one for each state; and what projection on the constraints adds.
+_EXPLICIT_COST, _IMPLICIT_COST, _PROJECTION_COST = 12.0, 9.0, 6.0
 # A fixed step multiplies no mode that decays by more than this.
 _GROWING = 1e-3
 # Rows of a trial at which the vector field is linearized.
@@ -98,14 +97,10 @@ def choose(complete: Callable[[Any], tuple[Problem, Method]]) -> Choice:
     scale = tolerance * (1 + np.abs(start.states))
     if not scaled(start, np.abs(start.fastest)).is_slow(scale, _SLOW).all():
         return Choice(EXPLICIT, f"{asks}, but is no faster than the motion")
-    for solver, cost in _candidates(problem):
-        try:
-            candidate = complete(solver)
-        except ValueError:  # works are integrated, or the formulation finds multipliers itself
-            continue
-        found = _tried(*candidate, cost, first=duration * _FEW / limited)
-        if found is not None:
-            return Choice(solver, f"{asks}; {found}")
+    solver, cost = _implicit(problem)
+    found = _tried(*complete(solver), cost, first=duration * _FEW / limited)
+    if found is not None:
+        return Choice(solver, f"{asks}; {found}")
     return Choice(EXPLICIT, f"{asks}, but a method for stiff equations would not cost less")
 
 
@@ -154,9 +149,7 @@ def _for_fixed_steps(problem: Problem) -> Choice:
     step = float(np.abs(np.diff(problem.times.grid)).max())
     factors = amplification(EXPLICIT, step * roots)
     if not (factors > 1 + _GROWING).any():
-        return Choice(
-            EXPLICIT, f"all that decays at the start does so in its steps of {step:.4g} s"
-        )
+        return Choice(EXPLICIT, f"what decays at the start does so in steps of {step:.4g} s")
     worst = roots[np.argmax(factors)]
     return Choice(
         Rodas5P(),
@@ -165,15 +158,16 @@ def _for_fixed_steps(problem: Problem) -> Choice:
     )
 
 
-def _candidates(problem: Problem) -> list[tuple[diffrax.AbstractSolver, float]]:
-    """Methods for stiff equations, and evaluations in a step of each, Jacobians among them."""
-    states = sum(x.size for x in jax.tree.leaves(problem.state))
+def _implicit(problem: Problem) -> tuple[diffrax.AbstractSolver, float]:
+    """A method for stiff equations, and evaluations in a step of it, its Jacobian among them."""
+    cost = _IMPLICIT_COST + sum(x.size for x in jax.tree.leaves(problem.state))
     offered = problem.formulation.capabilities
-    rodas, radau = (Rodas5P(), _RODAS_COST + states), (RadauIIA(), _RADAU_COST + states)
-    plain = offered.plain_state and offered.stabilization is None and offered.weight is None
-    # Its steps keep the constraints, of which long steps leave more than short ones.
+    bare = offered.plain_state and offered.stabilization is None and offered.weight is None
+    # Of constraints that nothing stabilizes long steps leave more than short ones.
     constrained = sum(constraint_counts(problem.system, problem.state)) > 0
-    return [radau, rodas] if plain and constrained else [rodas]
+    if bare and constrained and offered.enforces_constraints:
+        return Projected(Rodas5P()), cost + _PROJECTION_COST
+    return Rodas5P(), cost
 
 
 def _tried(problem: Problem, method: Method, cost: float, *, first: float) -> str | None:
@@ -202,7 +196,10 @@ def _tried(problem: Problem, method: Method, cost: float, *, first: float) -> st
         part = min(_LONGER * part, duration)
     if not saved:
         return None
-    return f"{_name(method.solver)} made the run on trial in {steps} steps, where it asks for {limited:.3g}"
+    return (
+        f"{_name(method.solver)} made the run on trial in {steps}, where stability along it asks "
+        f"{_name(EXPLICIT)} for {limited:.3g}"
+    )
 
 
 def _on_trial(problem: Problem, method: Method, end) -> tuple[int, float] | None:

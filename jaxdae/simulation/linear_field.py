@@ -11,7 +11,8 @@ from jaxdae.compiled import jit
 from jaxdae.simulation.field import field
 
 # Power of a filter that takes away what is faster than half the fastest root.
-_SHARP = 16
+_SHARP = 32
+_SWEEPS = 30
 
 
 class LinearField(NamedTuple):
@@ -91,10 +92,28 @@ class Scaled(NamedTuple):
         Returns:
             Shape `(rows,)`.
         """
-        filtered = np.linalg.matrix_power(2 * self.matrix, _SHARP) + np.eye(self.matrix.shape[1])
-        slow = np.linalg.solve(filtered, self.ahead[..., None])[..., 0]
+        # In units in which powers of the matrix lose no digits.
+        units = _balance(self.matrix)
+        matrix = 2 * self.matrix * units[:, None, :] / units[..., None]
+        filtered = np.linalg.matrix_power(matrix, _SHARP) + np.eye(matrix.shape[1])
+        slow = units * np.linalg.solve(filtered, (self.ahead / units)[..., None])[..., 0]
         bend = self.largest(self.times(self.times(slow)), scale)
         return bend <= part**2 * self.largest(slow, scale)
+
+
+def _balance(matrix) -> np.ndarray:
+    """Units of states in which rows and columns of matrices are of about even size.
+
+    Shape `(rows, states)`.
+    """
+    sizes = np.abs(matrix) * (1 - np.eye(matrix.shape[1]))
+    units = np.ones(sizes.shape[:2])
+    for _ in range(_SWEEPS):
+        now = sizes * units[:, None, :] / units[..., None]
+        row, column = now.sum(axis=2), now.sum(axis=1)
+        both = (row > 0) & (column > 0)
+        units = units * np.where(both, row / np.where(both, column, 1.0), 1.0) ** 0.25
+    return units
 
 
 def scaled(field: LinearField, sizes) -> Scaled:

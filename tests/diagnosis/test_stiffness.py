@@ -3,11 +3,12 @@
 import warnings
 
 import diffrax
+import jax
 import jax.numpy as jnp
 import pytest
 
 import jaxdae
-from helpers.stiff import ElasticRod, SpringJoints
+from helpers.stiff import ElasticRod, Follower, SpringJoints
 from jaxdae.diagnosis.stiffness import FEWEST_STEPS, is_explicit
 from jaxdae.formulations import (
     Baumgarte,
@@ -73,20 +74,6 @@ def test_the_remedy_takes_less_than_a_twentieth_of_the_steps(tolerance):
     )
     assert not said
     assert 20 * int(remedy.stats["num_steps"]) < int(explicit.stats["num_steps"])
-
-
-class Follower(jaxdae.System):
-    """An actuator state that follows a slow input fast: `w' = -rate (w - cos t)`."""
-
-    rate: float = 1e5
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def actuator_rate(self, t, q, v, w, u):
-        del q, v, u
-        return -self.rate * (w - jnp.cos(t))
 
 
 def test_what_follows_a_slow_input_fast_is_stiff():
@@ -189,3 +176,31 @@ def test_a_run_without_throw_reads_no_rows():
 )
 def test_explicit_methods_are_told_by_their_coefficients(solver, expected):
     assert is_explicit(solver) is expected
+
+
+@jax.custom_vjp
+def _reverse_alone(x):
+    return -20.0 * x
+
+
+_reverse_alone.defvjp(lambda x: (_reverse_alone(x), None), lambda _, g: (-20.0 * g,))
+
+
+class OneWay(jaxdae.System):
+    """A vibration whose force has no derivative in forward mode."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del t, v, w, u
+        return _reverse_alone(10.0 * q)
+
+
+def test_forces_without_a_derivative_in_forward_mode_are_not_examined():
+    start = jaxdae.State(jnp.ones(1), jnp.zeros(1))
+    settings = {"solver": diffrax.Tsit5(), "stepsize_controller": _tolerance(1e-11)}
+    run, said = _run(OneWay(), Multipliers(), start, t1=80.0, **settings)
+    assert int(run.stats["num_steps"]) > FEWEST_STEPS
+    assert not any(STIFF in x for x in said)

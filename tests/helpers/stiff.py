@@ -49,3 +49,43 @@ class SpringJoints(jaxdae.System):
     def dissipation(self, t, q, v):
         del t, q
         return 0.5 * self.damping * v[1] ** 2
+
+
+class HungRod(jaxdae.System):
+    """A rigid pendulum of 1 m, held by a constraint, from which an elastic rod hangs."""
+
+    stiffness: float = 1e7
+    damping: float = 5e3
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        apart = q[2:] - q[:2]
+        stretched = jnp.sqrt(apart @ apart) - 1.0
+        return 9.81 * (q[1] + q[3]) + 0.5 * self.stiffness * stretched**2
+
+    def dissipation(self, t, q, v):
+        del t
+        apart, rate = q[2:] - q[:2], v[2:] - v[:2]
+        return 0.5 * self.damping * (apart @ rate) ** 2 / (apart @ apart)
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.array([q[:2] @ q[:2] - 1.0])
+
+
+class Follower(jaxdae.System):
+    """An actuator state that follows a slow input fast: `w' = -rate (w - cos t)`."""
+
+    rate: float = 1e5
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def actuator_rate(self, t, q, v, w, u):
+        del q, v, u
+        return -self.rate * (w - jnp.cos(t))
