@@ -235,7 +235,8 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
         "--solver",
         metavar="NAME",
         default="dopri8",
-        help="one of `jaxdae list solvers`, such as a Runge-Kutta method; with --dt an implicit "
+        help="one of `jaxdae list solvers`, such as a Runge-Kutta method, or auto, which takes one "
+        "for stiff equations where that costs less; with --dt an implicit "
         "one solves for its stages to 1e-8, in single precision to 1e-5",
     )
     parser.add_argument(

@@ -62,7 +62,7 @@ def simulate(
     t0=0.0,
     t1,
     dt=None,
-    solver: diffrax.AbstractSolver | None = None,
+    solver: diffrax.AbstractSolver | str | None = None,
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     saveat: diffrax.SaveAt | None = None,
     controller: Callable | AbstractDynamicController | None = None,
@@ -95,7 +95,12 @@ def simulate(
             steps, none longer than `dt`.
         solver: any diffrax solver of ordinary differential equations, or `jaxdae.solvers.RK4`;
             by default `diffrax.Dopri8()`. `jaxdae.solvers.Projected(solver)` takes every step, and
-            every saved state, onto the constraints.
+            every saved state, onto the constraints. `"auto"` takes `diffrax.Dopri8()`, or
+            `Rodas5P()` for stiff equations: where the fastest root at the start asks the former for
+            more than thousand steps, and a trial of the latter shows that its steps cost a third of
+            these at most; `Projected(Rodas5P())` for constraints that nothing stabilizes. Inside
+            `jax.jit` and other transformations, where no numbers are known, it is
+            `diffrax.Dopri8()`. `Trajectory.solver` and `why_solver` say what was taken and why.
         stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
             in float64, `1e-5` in float32. Times at which the input jumps, or a step should end, are
             given by `diffrax.ClipStepSizeController(diffrax.PIDController(…), jump_ts=…)` or
@@ -140,9 +145,10 @@ def simulate(
         RuntimeWarning: when fixed steps are beyond the step limit of the gains (see
             `jaxdae.step_limit`), or a run that reached its end came close to where the formulation
             or the controller ends, had constraints that cannot all be satisfied, passed
-            near-singular positions, or has an energy balance that is off by more than its
-            tolerance explains; once where this machine keeps `"auto"` from
-            the native backend: no llvmlite, a driver or GPU that is too old.
+            near-singular positions, took thousands of steps that stability and not accuracy kept
+            short, or has an energy balance that is off by more than its tolerance explains;
+            once where this machine keeps `"auto"` from the native backend: no llvmlite, a driver
+            or GPU that is too old.
 
     Raises:
         SimulationError: when the run fails and `throw` is true: what failed, when, the state of the
@@ -159,6 +165,8 @@ def simulate(
     for text in ready.warnings:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     trajectory = ready.run()
+    # Beside the fields, so that no program sees it: of other numbers it is another text.
+    object.__setattr__(trajectory, "why", ready.why)
     if ready.known and are_known(trajectory.result_code):
         _announce(ready.problem, ready.method, trajectory, throw=throw)
     return trajectory
@@ -192,6 +200,7 @@ class _Ready(NamedTuple):
         warnings: of gains and steps, before it.
         known: whether its numbers are, so that there may be something to say of it.
         run: makes it.
+        why: why its solver was chosen, in words; `None` for one that was given.
     """
 
     problem: Problem
@@ -199,6 +208,7 @@ class _Ready(NamedTuple):
     warnings: tuple[str, ...]
     known: bool
     run: Callable[[], Trajectory]
+    why: str | None
 
 
 # Of the last calls. The checks of a run take a millisecond, a short run itself ten microseconds.
@@ -209,12 +219,13 @@ def _ready(system, formulation, state, settings: Given) -> _Ready:
     """A run made ready, or as it was when the same arguments were given before."""
 
     def make() -> _Ready:
-        problem, method, said = _completed(system, formulation, state, settings)
+        chosen, why = _with_solver(system, formulation, state, settings)
+        problem, method, said = _completed(system, formulation, state, chosen)
         if settings.throw and not is_eager(problem):
             run = partial(_raising, problem, method, kinds(problem.parts))
         else:
             run = integrated.bind(problem, method)
-        return _Ready(problem, method, said, are_known(problem), run)
+        return _Ready(problem, method, said, are_known(problem), run, why)
 
     arguments = (system, formulation, state, settings)
     leaves, structure = jax.tree.flatten(arguments)
@@ -302,13 +313,42 @@ def _raising(problem: Problem, method: Method, declared) -> Trajectory:
     return trajectory.result_code.error_if(trajectory, ~trajectory.success)
 
 
+def chosen_solver(system, formulation, state, **settings) -> tuple[diffrax.AbstractSolver, str]:
+    """The solver that `simulate(..., solver="auto")` takes, and why, in words.
+
+    Raises:
+        ValueError: as `simulate` does, and its other errors before any work.
+    """
+    chosen, why = _with_solver(system, formulation, state, Given(**settings, solver="auto"))
+    return chosen.solver, str(why)
+
+
+def _with_solver(system, formulation, state, settings: Given) -> tuple[Given, str | None]:
+    """The arguments with a solver in the place of `"auto"`, and why that one."""
+    if not isinstance(settings.solver, str):
+        return settings, None
+    if settings.solver != "auto":
+        raise ValueError(
+            f"solver is {settings.solver!r}; give 'auto', or a solver such as diffrax.Dopri8()."
+        )
+    from jaxdae.simulation import automatic  # loaded where it is asked for, with its methods
+
+    def complete(solver) -> tuple[Problem, Method]:
+        plain = settings._replace(solver=solver, throw=False, saveat=None, progress=False)
+        return _completed(system, formulation, state, plain)[:2]
+
+    solver, why = automatic.choose(complete)
+    return settings._replace(solver=solver), why
+
+
 def prepare(system, formulation, state, **settings) -> tuple[Problem, Method]:
     """Check the arguments of `simulate`, complete them by its defaults, and choose the backend.
 
     Raises:
         ValueError: as `simulate` does, and its other errors before any work.
     """
-    problem, method, said = _completed(system, formulation, state, Given(**settings))
+    chosen, _ = _with_solver(system, formulation, state, Given(**settings))
+    problem, method, said = _completed(system, formulation, state, chosen)
     for text in said:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     return problem, method

@@ -27,7 +27,7 @@ from jaxdae.models import get_model, Model
 from jaxdae.models.registry import catalogue
 from jaxdae.results.derived_quantities import read_rows
 from jaxdae.results.trajectory import Trajectory
-from jaxdae.runs import integrated, prepare
+from jaxdae.runs import chosen_solver, integrated, prepare
 from jaxdae.simulation.choices import make_solver
 from jaxdae.simulation.problem import default_tolerance, MAX_STEPS, Method, Problem, START_TOLERANCE
 from jaxdae.simulation.run import backend_of
@@ -48,6 +48,8 @@ _LATE = 0.9
 ROWS = 501
 MOST_ROWS = 20_000
 
+# In the place of the name of a solver.
+_AUTOMATIC = "auto"
 _QUICKLY = "jax_disable_most_optimizations"
 
 
@@ -161,6 +163,8 @@ def _figures(outcome: Outcome) -> dict[str, float]:
 def _report(outcome: Outcome, options, seconds: float) -> str:
     run, summary = outcome.run, catalogue()[options.model].summary
     head = f"{options.model}: {summary}\n{_title(outcome)}, {seconds:.1f} s"
+    if run.why_solver is not None:
+        head = f"{head}\n{run.solver}: {run.why_solver}"
     figures, failure = _figures(outcome), outcome.findings.failure
     if run.known["result"] == "nonfinite":
         # Before its overflow a run that blew up is finite, but nothing to quote.
@@ -237,7 +241,8 @@ def _result(outcome: Outcome, options, seconds: float) -> dict[str, Any]:
         "source": catalogue()[options.model].source,
         "formulation": run.about.settings,
         "controller": run.about.controller,
-        "solver": options.solver,
+        "solver": run.solver if options.solver == _AUTOMATIC else options.solver,
+        "why this solver": run.why_solver,
         "dt": options.dt,
         "dtype": options.dtype,
         "success": outcome.success,
@@ -260,7 +265,7 @@ def simulated(options) -> Outcome:
     """
     model = get_model(options.model)
     with _settings_kept():
-        asked = _arguments(model, options)
+        asked, why = _arguments(model, options)
         # Imports wait for files, and not all of what follows is Python.
         pictures = ("jaxdae.plotting.histories",)
         threading.Thread(target=import_module, args=pictures, daemon=True).start()
@@ -270,6 +275,7 @@ def simulated(options) -> Outcome:
             return problem, method, integrated(problem, method)
 
         problem, method, run = with_enough_rows(run_with, asked["t1"], asked["dt"])
+        object.__setattr__(run, "why", why)  # as `simulate` does
         findings = diagnose(problem, method, run)
         if findings.failure is not None:
             findings = findings._replace(near_singularities=_passed(run))
@@ -316,8 +322,8 @@ def _program(run: Trajectory, t, y) -> Any:
     return program(t, state.q, state.v)
 
 
-def _arguments(model: Model, options) -> dict[str, Any]:
-    """Those of `simulate`."""
+def _arguments(model: Model, options) -> tuple[dict[str, Any], str | None]:
+    """Those of `simulate`, and why its solver was chosen where that was left to it."""
     system = model.system()
     dtype = jnp.dtype(options.dtype)
     state = chosen_start(model, system, options.start, dtype)
@@ -325,7 +331,9 @@ def _arguments(model: Model, options) -> dict[str, Any]:
     controller = chosen_controller(model, system, options.uncontrolled)
     # Adaptive steps give theirs to the iterations of implicit methods.
     tolerance = None if options.dt is None else default_tolerance(dtype)
-    solver = make_solver(options.solver, tolerance)
+    # It is chosen when all else is known.
+    automatic = options.solver == _AUTOMATIC
+    solver = diffrax.Dopri8() if automatic else make_solver(options.solver, tolerance)
     adjoint, none = diffrax.RecursiveCheckpointAdjoint(), diffrax.NoProgressMeter()
     method = Method(solver, None, None, adjoint, none, max_steps=1, work=True)
     by_kernel = (
@@ -335,7 +343,7 @@ def _arguments(model: Model, options) -> dict[str, Any]:
     progress = options.progress and not by_kernel
     # Its code runs once, in less time than optimizing it takes.
     jax.config.update(_QUICKLY, by_kernel or jax.config.values[_QUICKLY])
-    return {
+    asked = {
         "system": system,
         "formulation": formulation,
         "state": state,
@@ -353,6 +361,11 @@ def _arguments(model: Model, options) -> dict[str, Any]:
         "start_tolerance": START_TOLERANCE,
         "max_steps": MAX_STEPS,
     }
+    if not automatic:
+        return asked, None
+    settings = {name: x for name, x in asked.items() if name != "solver"}
+    solver, why = chosen_solver(**settings, saveat=None)
+    return asked | {"solver": solver}, why
 
 
 def with_enough_rows(run_with: Callable[[Any], tuple], t1: float, dt: float | None) -> tuple:

@@ -35,6 +35,7 @@ from jaxdae.diagnosis.singularities import (
     singularity_finding,
 )
 from jaxdae.diagnosis.starts import changed_rank
+from jaxdae.diagnosis.stiffness import limited_by_stability
 from jaxdae.simulation.problem import default_tolerance, Method, Problem, ROUND_OFF
 from jaxdae.solvers.grid import known_ends
 from jaxdae.systems import constraint_residuals, generalized_energy
@@ -72,6 +73,11 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     """
     if not bool(trajectory.success):
         message = failure.describe_failure(trajectory, method.solver)
+        if failure.used_up_its_steps(trajectory) and trajectory.plain:
+            # Which of the causes it was that the report can only list.
+            examined = _with_last(rows_of(trajectory, _tolerance(problem, method)), trajectory)
+            why = limited_by_stability(problem, method, trajectory, examined)
+            message = message if why is None else f"{message} There, {why.message}"
         return Findings(Finding(message, time=float(trajectory.final_time)))
     known = lambda found: tuple(x for x in found if x is not None)  # noqa: E731
     # The parts of the trajectory are the same, put together anew.
@@ -100,6 +106,7 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     found += [
         _of_positions(system, formulation, ts, rates, survey.jac, passed, vouched=vouched),
         unbalanced,
+        limited_by_stability(problem, method, trajectory, examined),
         growth_along(*problem.parts, ts, state),
     ]
     change = np.abs(survey.energy - survey.energy[0]).max()
@@ -144,6 +151,9 @@ def rows_of(run, tolerance: float | None) -> ExaminedRows:
     steps, work = int(run.stats["num_steps"]), None
     if run.monitored is not None:
         ts, ys, work = jax.device_get(run.monitored)
+        # Of a run that failed, those before it did.
+        reached = np.flatnonzero(np.isfinite(ts))
+        ts, ys, work = jax.tree.map(lambda x: x[reached], (ts, ys, work))
         work = None if work is None else np.sum(work, axis=0)
         return ExaminedRows(ts, ys, work, tolerance, steps)
     (t0, y0), ts, ys, work = jax.device_get((run.start, run.ts, run.saved, run.work_integrals))
@@ -155,6 +165,14 @@ def rows_of(run, tolerance: float | None) -> ExaminedRows:
         ys = jax.tree.map(lambda a, b: np.concatenate([a[None], b]), y0, ys)
         work = None if work is None else np.concatenate([[0.0], work])
     return ExaminedRows(ts, ys, work, tolerance, steps)
+
+
+def _with_last(examined: ExaminedRows, run) -> ExaminedRows:
+    """Rows of a run that failed, and the last state that it reached."""
+    t, y = jax.device_get((run.final_time, run.final))
+    ts = np.append(examined.ts, t)
+    ys = jax.tree.map(lambda a, b: np.concatenate([a, b[None]]), examined.ys, y)
+    return examined._replace(ts=ts, ys=ys)
 
 
 class Row(NamedTuple):

@@ -84,6 +84,11 @@ def describe_failure(trajectory, solver=None) -> str:
     return f"the run stopped at t = {t:.6g} s ({reason}). {cause}"
 
 
+def used_up_its_steps(trajectory) -> bool:
+    """Whether a run ended with the number of steps that it was allowed."""
+    return bool(trajectory.result_code == diffrax.RESULTS.max_steps_reached)
+
+
 def _of_controller(trajectory) -> str | None:
     """Why the controller itself ends, if it can tell, in words."""
     return capabilities_of(trajectory.controller).stop(trajectory) if trajectory.plain else None

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxdae.checks import are_known
 from jaxdae.control.base import ControlledSystem
+from jaxdae.solvers.sampled import Sampled
 
 # Rows of all members of a batch together, up to which they are read for the prompt.
 _MOST_ROWS = 1_000_000
@@ -48,6 +49,15 @@ def text(run: Any) -> str:
         return eqx.tree_pformat(run)
 
 
+def solver_name(solver: Any) -> str:
+    """A step method as it is written, without its settings: `Projected(Dopri8)`."""
+    name = type(solver).__name__
+    if not isinstance(solver, diffrax.AbstractWrappedSolver):
+        return name
+    inner: Any = solver.solver
+    return solver_name(inner) if isinstance(solver, Sampled) else f"{name}({solver_name(inner)})"
+
+
 def _lines(run: Any) -> str:
     residual, energy = _drift(run)
     lines = {
@@ -55,6 +65,7 @@ def _lines(run: Any) -> str:
         "coordinates": ", ".join(_coordinates(run)),
         "constraints": ", ".join(run.labels.constraints),
         "times": _times(run),
+        "solver": None if run.why_solver is None else f"{run.solver}: {run.why_solver}",
         "residuals": None if residual is None else f"|phi|, |d(phi)/dt| at most {residual.text()}",
         "energy": None if energy is None else f"changes by at most {energy.text(' J')}",
         "result": _result(run),

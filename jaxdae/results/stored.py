@@ -154,6 +154,8 @@ def _about(run, left_out: tuple[str, ...]) -> About:
         settings=repr(formulation),
         controller=None if inner is None else getattr(inner, "__name__", type(inner).__name__),
         backend=run.backend,
+        solver=run.solver,
+        why_solver=run.why_solver,
         why_not_native=run.why_not_native,
         labels={x.name: getattr(labels, x.name) for x in dataclasses.fields(labels)},
         axes=() if run.varied is None else run.varied.axes,

@@ -43,6 +43,7 @@ class Trajectory(eqx.Module):
         saved: what `saveat` asked for, when it is not plain states.
         why_not_native: what kept the native backend from serving, in words, or what of a native
             run's derivatives is left to the plain program; `None` where nothing is.
+        solver: name of the step method.
         projections: Newton iterations that take states between steps onto the constraints.
         varied: what differs between the members of a batch, where `varying` has said it.
         known: quantities of a run from a file, by name; those with rows have time behind the batch.
@@ -66,6 +67,7 @@ class Trajectory(eqx.Module):
     made_by: Any = eqx.field(static=True, default=None)
     why_not_native: str | None = eqx.field(static=True, default=None)
     projections: int = eqx.field(static=True, default=0)
+    solver: str = eqx.field(static=True, default="")
     # Start `(t0, y0)`; and, of a run that saves only its end, times and states on the way.
     start: Any = None
     monitored: Any = None
@@ -94,7 +96,8 @@ class Trajectory(eqx.Module):
             solution.ts, solution.saved, solution.final_time, solution.final, solution.result,
             solution.stats, solution.interpolation, solution.work, solution.plain, arrays, skeleton,
             solution.backend, solution.why_not, 0 if projection is None else projection.iterations,
-            solution.start, solution.monitored, given, diffrax.is_okay(solution.result),
+            described.solver_name(method.solver), solution.start, solution.monitored, given,
+            diffrax.is_okay(solution.result),
         )  # fmt: skip
 
     @classmethod
@@ -112,7 +115,8 @@ class Trajectory(eqx.Module):
         work: Any = Power(*(known[x] for x in WORKS)) if has_work else None
         return cls(
             known["ts"], None, known.get("final_time"), None, None, {**about.stats, **stats},
-            work_integrals=work, why_not_native=about.why_not_native, known=known, about=about,
+            work_integrals=work, why_not_native=about.why_not_native, solver=about.solver,
+            known=known, about=about,
             varied=Varied(varied, about.axes) if varied or about.axes else None,
         )  # fmt: skip
 
@@ -123,6 +127,14 @@ class Trajectory(eqx.Module):
     def backend(self) -> str:
         """`"native"` or `"plain"`: which backend made the run."""
         return self.about.backend if self.made_by is None else self.made_by.name
+
+    @property
+    def why_solver(self) -> str | None:
+        """Why `simulate(solver="auto")` took this solver, in words.
+
+        `None` where the user has chosen it, and of a result of a JAX transformation.
+        """
+        return vars(self).get("why") if self.about is None else self.about.why_solver
 
     @property
     def system(self) -> System:

@@ -53,6 +53,8 @@ class About:
         controller: class of the controller, `None` without one.
         backend: `"native"` or `"plain"`.
         why_not_native: what kept the native backend from serving, or `None`.
+        solver: name of the step method.
+        why_solver: why it was chosen, where it was not given.
         labels: fields of `jaxdae.Labels` by name.
         axes: names of the batch axes, as far as they have some.
         stats: statistics that are no arrays.
@@ -68,6 +70,8 @@ class About:
     controller: str | None = None
     backend: str = ""
     why_not_native: str | None = None
+    solver: str = ""
+    why_solver: str | None = None
     labels: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     axes: tuple[str, ...] = ()
     stats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -182,7 +186,7 @@ def _checked(about: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, n
         arrays["ts"] = every if reached.all() else np.where(reached, every, infinity)
     _check_shapes({name: x.shape for name, x in arrays.items()})
     # Earlier releases wrote no drawings.
-    about = {"drawing": None} | about
+    about = {"drawing": None, "solver": "", "why_solver": None} | about
     fields = {x.name: about[x.name] for x in dataclasses.fields(About)}
     fields["labels"] = {name: tuple(x) for name, x in fields["labels"].items()}
     fields |= {name: tuple(fields[name]) for name in ("axes", "left_out")}

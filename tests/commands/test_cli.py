@@ -316,3 +316,13 @@ def test_help_shows_the_defaults_of_values_and_none_of_switches(capsys):
     assert "in single precision to 1e-5 (default: dopri8)" in printed
     assert "True" not in printed
     assert "False" not in printed
+
+
+@pytest.mark.slow
+def test_a_solver_that_is_chosen_is_named_with_the_reason(tmp_path, capsys):
+    assert main(["simulate", "ball-beam", "--solver", "auto", "--out", str(tmp_path)]) == 0
+    assert "Rodas5P: the fastest root -1.44" in capsys.readouterr().out
+    (file,) = tmp_path.rglob("simulation.json")
+    about = json.loads(file.read_text())
+    assert about["solver"] == "Rodas5P"
+    assert about["why this solver"].startswith("the fastest root")
