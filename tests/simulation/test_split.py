@@ -27,6 +27,7 @@ from jaxdae.solvers import Projected, RK4
 
 PENDULUM = CartesianPendulum(1.3, 0.9)
 START = State(*PENDULUM.start())
+OFF = State([0.5, 0.3], [0.2, 0.7])
 GAINS = Baumgarte(K_D=3.0, K_P=40.0)
 END = diffrax.SaveAt(t1=True)
 
@@ -42,7 +43,7 @@ def end(solver, formulation: Any = None, system: Any = PENDULUM, start=START, **
 
 
 class Sprung(jaxdae.System):
-    """Two masses, one on a spring that is `10^8` times as stiff as the other's."""
+    """A mass on a stiff spring whose other end moves, and one that it drives at its resonance."""
 
     stiffness: float | jax.Array = 1e8
     damping: float = 2e4
@@ -52,8 +53,8 @@ class Sprung(jaxdae.System):
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        stiff = 0.5 * self.stiffness * (q[0] - 0.1 * jnp.sin(t) * q[1]) ** 2
-        return stiff + 0.5 * q[1] ** 2
+        stiff = 0.5 * self.stiffness * (q[0] - 0.1 * jnp.sin(t)) ** 2
+        return stiff + 0.5 * q[1] ** 2 + 0.3 * q[0] * q[1]
 
     def dissipation(self, t, q, v):
         del t, q
@@ -61,8 +62,8 @@ class Sprung(jaxdae.System):
 
     def stiff_force(self, t, q, v, w, u):
         del w, u
-        spring = jax.grad(self.potential_energy, argnums=1)(t, q) + jnp.stack([0.0, -q[1]])
-        return -spring - jnp.stack([self.damping * v[0], 0.0])
+        spring = self.stiffness * (q[0] - 0.1 * jnp.sin(t)) + self.damping * v[0]
+        return jnp.stack([-spring, jnp.zeros_like(spring)])
 
 
 SPRUNG = State([0.0, 1.0], [0.0, 0.0])
@@ -86,8 +87,12 @@ def test_orders_of_the_split(kind, order):
 @pytest.mark.parametrize(
     ("formulation", "system", "start"),
     [
-        (Penalty(10.0, GAINS), PENDULUM, State([0.5, 0.3], [0.2, 0.7])),
-        (RealizingForces(LaggedLaw(LinearLaw(5.0), 0.1, 2)), PENDULUM, START),
+        (Penalty(10.0, GAINS), PENDULUM, OFF),
+        (
+            RealizingForces(LaggedLaw(LinearLaw(5.0), 0.1, 2)),
+            PENDULUM,
+            State([0.5, 0.3], [0.2, 0.7]),
+        ),
         (Multipliers(), Sprung(), State([0.1, 1.0], [0.3, 0.2])),
     ],
     ids=["penalty", "late law", "stiff force"],
@@ -104,7 +109,7 @@ def test_the_parts_add_up_and_the_explicit_one_knows_nothing_stiff(formulation, 
         )
     np.testing.assert_array_equal(explicit.q, 0.0)
     # Gravity, or the weak spring: through the penalty of a pendulum what is left of it.
-    weak = {Multipliers: [0.0, -1.0], RealizingForces: [0.0, -9.81]}
+    weak = {Multipliers: [-0.3, -1.03], RealizingForces: [0.0, -9.81]}
     if type(formulation) in weak:
         np.testing.assert_allclose(explicit.v, weak[type(formulation)], atol=1e-7)  # of 1e8
     assert float(jnp.abs(implicit.v).max()) > 1.0
@@ -130,13 +135,17 @@ def test_steps_are_fifty_times_those_that_an_explicit_method_bears():
 
 @pytest.mark.slow
 def test_a_stiff_force_is_stepped_over():
-    """A spring of frequency 1e4 that moves: the mass follows, the weak one swings."""
+    """A spring of frequency 1e4: its mass follows its end, and drives the other one by it."""
     solver = iterated(diffrax.KenCarp4, 1e-8)
-    made = end(solver, Multipliers(), Sprung(), SPRUNG, dt=0.05, t1=1.0)
-    # Of the limit of an infinite stiffness, up to its inverse and the error of steps.
-    np.testing.assert_allclose(made.last_state.q[1], np.cos(1.0), rtol=0, atol=1e-4)
-    follows = 0.1 * np.sin(1.0) * np.cos(1.0)
-    np.testing.assert_allclose(made.last_state.q[0], follows, rtol=0, atol=1e-3)
+    start = State([0.0, 1.0], [0.1, 0.0])
+    # What steps leave of the spring's length is much of its energy.
+    with pytest.warns(RuntimeWarning, match="energy balance"):
+        made = end(solver, Multipliers(), Sprung(), start, dt=0.05, t1=1.0)
+    # The damper of the stiff mass bends its spring by 0.1 K_D / K_P.
+    np.testing.assert_allclose(made.last_state.q[0], 0.1 * np.sin(1.0), rtol=0, atol=5e-5)
+    # y'' + y = -0.03 sin t
+    driven = 1.015 * np.cos(1.0) - 0.015 * np.sin(1.0)
+    np.testing.assert_allclose(made.last_state.q[1], driven, rtol=0, atol=2e-5)
 
 
 @pytest.mark.slow
