@@ -1,6 +1,5 @@
 """Delay and backlash of realizing forces: exact motions, stability limits, derivatives."""
 
-import warnings
 from typing import Any
 
 import diffrax
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 from scipy.interpolate import pade
 from scipy.optimize import brentq, newton
@@ -121,8 +121,8 @@ def roots(law, spring=0.0):
     """Of the linear motion with a law."""
     formulation, system = RealizingForces(law), Held(spring)
     y = formulation.init(system, jnp.zeros(()), State([0.0], [0.0]))
-    flat, unravel = jax.flatten_util.ravel_pytree(y)
-    rate = lambda x: jax.flatten_util.ravel_pytree(  # noqa: E731
+    flat, unravel = ravel_pytree(y)
+    rate = lambda x: ravel_pytree(  # noqa: E731
         formulation.vector_field(system, jnp.zeros(()), unravel(x), None)
     )[0]
     return np.linalg.eigvals(np.asarray(jax.jacfwd(rate)(flat)))
@@ -130,14 +130,13 @@ def roots(law, spring=0.0):
 
 def test_a_late_damper_is_unstable_from_a_quarter_of_its_period_on():
     """`v' = -k v(t - delay)` loses stability where `k delay = pi / 2`."""
-    # One root is zero: the place of the mass does not matter.
-    largest = lambda k: np.sort(roots(DelayedLaw(LinearLaw(float(k)), DELAY)).real)[-1]  # noqa: E731
-    beside = lambda k: (
-        largest(k)
-        if largest(k) > 1e-9
-        else np.sort(roots(DelayedLaw(LinearLaw(float(k)), DELAY)).real)[-2]
-    )
-    limit = brentq(beside, 1.0, 4.0, xtol=1e-9)
+
+    def largest(k):
+        """But for one root that is zero: the place of the mass does not matter."""
+        growth = np.sort(roots(DelayedLaw(LinearLaw(float(k)), DELAY)).real)
+        return growth[-1] if growth[-1] > 1e-9 else growth[-2]
+
+    limit = float(brentq(largest, 1.0, 4.0, xtol=1e-9))  # pyright: ignore[reportArgumentType]
     # Pade's error at `w delay = pi / 2` is 1e-9 for six terms.
     assert limit * DELAY == pytest.approx(np.pi / 2, rel=1e-7)
     found = roots(DelayedLaw(LinearLaw(K), DELAY), SPRING)
@@ -197,7 +196,7 @@ def test_a_mass_crosses_half_the_gap_before_its_damper_stops_it(backend):
 def test_a_crossing_lacks_the_gap_times_the_force_of_work():
     """Of a law of constant size, for each constraint, from one side of its gap to the other."""
     gap, bound = np.array([0.3, 0.1]), 2.0
-    law = BacklashLaw(lambda x, *rest: -bound * jnp.sign(x), jnp.asarray(gap))
+    law = BacklashLaw(lambda *x: -bound * jnp.sign(x[0]), jnp.asarray(gap))
 
     def rate(t, y):
         psi = np.array([np.sin(t), 0.5 * np.sin(t)])
@@ -214,7 +213,7 @@ def test_a_crossing_lacks_the_gap_times_the_force_of_work():
 
 @pytest.mark.slow
 def test_constraints_are_realized_to_the_first_order_of_the_gap():
-    """The sleigh with a bounded force: it comes as near to that without a gap as the gap is small."""
+    """The sleigh with a bounded force: the motion through a gap differs by the order of it."""
     sleigh = ChaplyginSleigh()
     start = State(*sleigh.start())
     prompt = TanhLaw(8.0, 0.05)
@@ -264,9 +263,5 @@ def test_a_history_is_read_before_the_start():
     """Of forces that are polynomials of its degree it is exact, at any time of start."""
     law = DelayedLaw(LinearLaw(1.0), 0.5, 4, lambda t: jnp.stack([t**3 - t]))
     z = law.initial(jnp.zeros(1), jnp.asarray(2.0), None, None)
-    np.testing.assert_allclose(
-        law.force(z, jnp.zeros(1), 2.0, None, None), 1.5**3 - 1.5, rtol=1e-14
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert z.shape == (4,)
+    late = law.force(z, jnp.zeros(1), 2.0, None, None)
+    np.testing.assert_allclose(late, 1.5**3 - 1.5, rtol=1e-14)
