@@ -378,7 +378,7 @@ def _completed(
         solver = sampling.Sampled(solver, state.w.size - begun.w.size)
     preconditions.check_projection(solver, formulation)
     if splits(solver):
-        check_split(type(parts_of(solver).method).__name__, system, formulation, state)
+        check_split(type(parts_of(solver).method).__name__, system, formulation)
     dtype = state.q.dtype
     system, formulation, inner = in_dtype((system, formulation, inner), dtype)
     preconditions.check_declaration(system, formulation, inner, state, t0, solver)

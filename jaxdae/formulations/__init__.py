@@ -10,6 +10,10 @@ from jaxdae.formulations.hamiltonian import (
     Hamiltonian as Hamiltonian,
     hamiltonian as hamiltonian,
 )
+from jaxdae.formulations.imperfect_laws import (
+    BacklashLaw as BacklashLaw,
+    DelayedLaw as DelayedLaw,
+)
 from jaxdae.formulations.lagrange import (
     AugmentedLagrangian as AugmentedLagrangian,
     Multipliers as Multipliers,

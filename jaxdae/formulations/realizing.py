@@ -152,8 +152,8 @@ class AbstractSaturation(AbstractLaw):
         return -value_of(self.bound) * self.shape(psi_dot / value_of(self.width))
 
     def check(self, count):
-        _check_magnitude("bound", self.bound, count)
-        _check_magnitude("width", self.width, count)
+        check_magnitude("bound", self.bound, count)
+        check_magnitude("width", self.width, count)
 
     def deviation_bound(self, count: int) -> Float[Array, ""]:
         """Largest `deviation_power` over all `psi'` of `count` constraints."""
@@ -242,8 +242,8 @@ class SignLaw(AbstractSetValuedLaw):
         return minimize_in_box(response, drift + psi_dot / value_of(self.time_constant), bound)
 
     def check(self, count):
-        _check_magnitude("bound", self.bound, count)
-        _check_time("time_constant", self.time_constant)
+        check_magnitude("bound", self.bound, count)
+        check_time("time_constant", self.time_constant)
 
 
 class LaggedLaw(AbstractMemoryLaw):
@@ -253,8 +253,8 @@ class LaggedLaw(AbstractMemoryLaw):
 
     One stage is the relaxation of a tyre (relaxation length over speed), or any contact with
     inertia. With more stages the chain tends to a pure delay, `(1 + delay s / N)^-N -> e^(-delay
-    s)`, which itself needs the history of the motion and cannot be integrated as an ordinary
-    differential equation: the response to a jump comes at `delay +- delay / sqrt(N)`.
+    s)`, but slowly: the response to a jump comes at `delay +- delay / sqrt(N)`. For a pure delay
+    there is `DelayedLaw`.
 
     Args:
         law: what is late: any law without memory and not set-valued.
@@ -293,7 +293,7 @@ class LaggedLaw(AbstractMemoryLaw):
         return z[z.size - psi_dot.size :]
 
     def check(self, count):
-        _check_time("delay", self.delay)
+        check_time("delay", self.delay)
         if isinstance(self.law, AbstractLaw):
             self.law.check(count)
 
@@ -356,9 +356,9 @@ class LuGreLaw(AbstractMemoryLaw):
 
     def check(self, count):
         for name in ("bound", "stiffness", "damping", "viscosity", "stribeck"):
-            _check_magnitude(name, getattr(self, name), count)
+            check_magnitude(name, getattr(self, name), count)
         if self.static is not None:
-            _check_magnitude("static", self.static, count)
+            check_magnitude("static", self.static, count)
 
     def _sliding_force(self, psi_dot):
         """`g`."""
@@ -484,14 +484,15 @@ class _Silent(AbstractMemoryLaw):
         self.law.check(count)
 
 
-def _check_magnitude(name: str, value, count: int) -> None:
+def check_magnitude(name: str, value, count: int) -> None:
     """Raise `ValueError` unless a parameter is one number, or one for each constraint."""
     check_size(name, value, count, "constraints")
     if is_number(value) and np.ndim(value) == 2:
         raise ValueError(f"{name} must be a scalar or a vector of {count}; got a matrix.")
 
 
-def _check_time(name: str, value) -> None:
+def check_time(name: str, value) -> None:
+    """Raise `ValueError` unless a parameter is one number [s]."""
     shape = jnp.shape(value_of(value))
     if shape:
         raise ValueError(f"{name} has shape {shape}; give one number [s].")

@@ -17,7 +17,7 @@ from jaxdae.control.base import control_input
 from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.simulation.field import field
-from jaxdae.systems import State, System
+from jaxdae.systems import System
 from jaxdae.systems.wrapped import AbstractWrappedSystem
 
 
@@ -40,7 +40,8 @@ def _explicit(t, y, args):
     left = formulation.without_stiff_part()
     calm = NotStiff(system) if has_stiff_force(system) else system
     rate = (left or formulation).vector_field(calm, t, inner, u)
-    rate = eqx.tree_at(lambda x: x.q, rate, jnp.zeros_like(rate.q))
+    if hasattr(rate, "q"):  # states of a user's formulation may have other parts
+        rate = eqx.tree_at(lambda x: x.q, rate, jnp.zeros_like(rate.q))
     work = field(t, y, args)[1]
     rate = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), rate)
     return rate, work
@@ -72,26 +73,18 @@ def has_stiff_force(system: System) -> bool:
     return type(system).stiff_force is not System.stiff_force
 
 
-def check_split(name: str, system: System, formulation: AbstractFormulation, state: State) -> None:
-    """Something that is stiff, and a state with coordinates of its own.
+def check_split(name: str, system: System, formulation: AbstractFormulation) -> None:
+    """Something that is stiff.
 
     Args:
         name: of the method.
         system: the declaration.
         formulation: of the run.
-        state: start.
 
     Raises:
-        ValueError: saying what is missing.
+        ValueError: where nothing is declared stiff.
     """
     left, kind = formulation.without_stiff_part(), type(formulation).__name__
-    own = eqx.filter_eval_shape(formulation.init, system, jnp.zeros(()), state)
-    if not hasattr(own, "q"):
-        raise ValueError(
-            f"{name} takes rates of coordinates implicitly, and the state of {kind} has none of "
-            "its own: use Multipliers, Penalty or Hamiltonian, or jaxdae.solvers.Rodas5P(), which "
-            "is implicit in everything."
-        )
     if left is None and not has_stiff_force(system):
         raise ValueError(
             f"{name} takes the stiff part of a motion implicitly, and nothing is stiff here: "

@@ -78,6 +78,8 @@ def enforces_constraints(solver) -> bool:
 
 def splits(solver) -> bool:
     """Whether a solver takes a vector field in an explicit and an implicit part."""
+    while isinstance(solver, diffrax.AbstractWrappedSolver):
+        solver = solver.solver
     return isinstance(getattr(solver, "tableau", None), diffrax.MultiButcherTableau)
 
 

@@ -161,7 +161,7 @@ class _DenseOutput(NamedTuple):
 
 
 class _Halves(diffrax.AbstractLocalInterpolation):
-    """Dense output of the two halves of a step, led to its ends.
+    """Dense output of the two halves of a step, moved so that it meets the ends of the step.
 
     Args:
         method: of both halves.

@@ -1,4 +1,4 @@
-"""A system made of another one: what both declare alike."""
+"""A system made of another one: what it takes over from it."""
 
 from typing import ClassVar
 

@@ -1,0 +1,267 @@
+"""Delay and backlash of realizing forces: exact motions, stability limits, derivatives."""
+
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy.integrate import solve_ivp
+from scipy.interpolate import pade
+from scipy.optimize import brentq, newton
+
+import jaxdae
+from jaxdae import RealizingForces, simulate, State
+from jaxdae.formulations import BacklashLaw, DelayedLaw, LaggedLaw, LinearLaw, SignLaw, TanhLaw
+from jaxdae.formulations.imperfect_laws import transport
+from jaxdae.models.sleigh import ChaplyginSleigh
+from jaxdae.solvers import RK4
+
+BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
+
+
+class Held(jaxdae.System):
+    """A unit mass on a spring, whose velocity is to be held at zero: `psi' = q'`."""
+
+    spring: float | jax.Array = 0.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 0.5 * self.spring * q @ q
+
+    def velocity_constraints(self, t, q, v):
+        del t, q
+        return v
+
+
+def run(law, start, *, spring=0.0, **settings):
+    settings = {
+        "t1": 3.0, "start_tolerance": None, **settings,
+        "stepsize_controller": diffrax.PIDController(rtol=1e-10, atol=1e-11),
+    }  # fmt: skip
+    return simulate(Held(spring), RealizingForces(law), start, **settings)
+
+
+SPRING, K, DELAY = 4.0, 0.8, 0.7
+# Of an oscillator whose damper is late: l^2 + 4 + 0.8 l exp(-0.7 l) = 0.
+ROOT = newton(lambda x: x**2 + SPRING + K * x * np.exp(-DELAY * x), 0.1 + 2.3j)
+
+
+def oscillation(t):
+    """`q`, `q'` and the force of the damper without delay."""
+    q, v = jnp.real(jnp.exp(ROOT * t)), jnp.real(ROOT * jnp.exp(ROOT * t))
+    return q, v, -K * v
+
+
+def before(t):
+    return oscillation(t)[2][None]
+
+
+@pytest.mark.parametrize("terms", [1, 2, 5])
+def test_the_history_is_pades_approximation_of_a_delay(terms):
+    """By the coefficients of a rational function with the series of `exp(-s)`."""
+    matrix, inflow = transport(terms)
+    series = [(-1.0) ** i / np.prod(np.arange(1.0, i + 1)) for i in range(2 * terms)]
+    above, below = pade(series, terms, terms - 1)
+    for s in (0.3, 1.0 + 2.0j, -0.4j):
+        through = np.sum(np.linalg.solve(s * np.eye(terms) - matrix, inflow))
+        np.testing.assert_allclose(through, above(s) / below(s), rtol=1e-11)
+
+
+@BACKENDS
+def test_an_oscillator_with_a_late_damper_moves_by_the_root_of_its_quasi_polynomial(backend):
+    q, v, _ = oscillation(0.0)
+    start = State(q[None], v[None])
+    errors = []
+    for terms in (2, 4, 6):
+        law = DelayedLaw(LinearLaw(K), DELAY, terms, before)
+        made = run(law, start, spring=SPRING, backend=backend, saveat=diffrax.SaveAt(t1=True))
+        assert made.backend == backend
+        errors.append(float(np.abs(made.last_state.q[0] - oscillation(3.0)[0])))
+    # Of order 2 N in `w delay = 1.5`, up to the tolerance of the integration.
+    assert 1e-3 < errors[0] < 0.1
+    assert errors[1] < 1e-2 * errors[0]
+    assert errors[2] < 1e-8
+
+
+def by_steps(end):
+    """The same from rest in time: `q' = 1` before the start, by intervals of one delay."""
+    late, state, t = (lambda t: 1.0), np.array([0.0, 1.0]), 0.0  # noqa: ARG005
+    while t < end:
+        result = solve_ivp(
+            lambda t, y, late=late: [y[1], -SPRING * y[0] - K * late(t - DELAY)],
+            (t, t + DELAY), state, rtol=1e-11, atol=1e-12, dense_output=True,
+        )  # fmt: skip
+        late, last = (lambda t, x=result.sol: x(t)[1]), result.sol
+        state, t = result.y[:, -1], t + DELAY
+    return last(end)[0]  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+@pytest.mark.slow
+def test_motions_begun_with_a_kink_are_those_of_the_method_of_steps():
+    """The history is the velocity of the start, which then changes at once."""
+    exact, errors = by_steps(2.0), []
+    for terms in (4, 8, 16):
+        law = DelayedLaw(LinearLaw(K), DELAY, terms)
+        made = run(law, State([0.0], [1.0]), spring=SPRING, t1=2.0)
+        errors.append(abs(float(made.last_state.q[0]) - exact))
+    # At least of second order in 1 / N, which the integral of a kink's error is.
+    assert errors[1] < errors[0] / 4
+    assert errors[2] < errors[1] / 4
+    assert errors[2] < 1e-4
+
+
+def roots(law, spring=0.0):
+    """Of the linear motion with a law."""
+    formulation, system = RealizingForces(law), Held(spring)
+    y = formulation.init(system, jnp.zeros(()), State([0.0], [0.0]))
+    flat, unravel = ravel_pytree(y)
+    rate = lambda x: ravel_pytree(  # noqa: E731
+        formulation.vector_field(system, jnp.zeros(()), unravel(x), None)
+    )[0]
+    return np.linalg.eigvals(np.asarray(jax.jacfwd(rate)(flat)))
+
+
+def test_a_late_damper_is_unstable_from_a_quarter_of_its_period_on():
+    """`v' = -k v(t - delay)` loses stability where `k delay = pi / 2`."""
+
+    def largest(k):
+        """But for one root that is zero: the place of the mass does not matter."""
+        growth = np.sort(roots(DelayedLaw(LinearLaw(float(k)), DELAY)).real)
+        return growth[-1] if growth[-1] > 1e-9 else growth[-2]
+
+    limit = float(brentq(largest, 1.0, 4.0, xtol=1e-9))  # pyright: ignore[reportArgumentType]
+    # Pade's error at `w delay = pi / 2` is 1e-9 for six terms.
+    assert limit * DELAY == pytest.approx(np.pi / 2, rel=1e-7)
+    found = roots(DelayedLaw(LinearLaw(K), DELAY), SPRING)
+    assert np.abs(found - ROOT).min() < 1e-7
+
+
+def test_one_term_is_one_lag():
+    late, lagged = DelayedLaw(LinearLaw(K), DELAY, 1), LaggedLaw(LinearLaw(K), DELAY, 1)
+    args = jnp.array([0.3]), jnp.zeros(()), jnp.zeros(1), jnp.array([0.3])
+    z = jnp.array([0.7])
+    np.testing.assert_allclose(late.rate(z, *args), lagged.rate(z, *args), rtol=1e-15)
+    np.testing.assert_allclose(late.initial(*args), lagged.initial(*args), rtol=1e-15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delay", "gap"])
+def test_gradients_by_the_delay_and_the_gap(kind):
+    """Both modes on both backends, and central differences."""
+
+    def end(x, backend, adjoint):
+        law = DelayedLaw(LinearLaw(K), x, 3) if kind == "delay" else BacklashLaw(LinearLaw(2.0), x)
+        made = simulate(
+            Held(SPRING), RealizingForces(law), State([0.0], [1.0]), t1=1.0, dt=0.01, solver=RK4(),
+            backend=backend, adjoint=adjoint, start_tolerance=None,
+        )  # fmt: skip
+        return made.q[-1, 0]
+
+    reverse, forward = diffrax.RecursiveCheckpointAdjoint(), diffrax.ForwardMode()
+    found = [
+        float(jax.jit(derivative(lambda x, b=b, a=adjoint: end(x, b, a)))(0.5))
+        for derivative, b, adjoint in (
+            (jax.jacfwd, "plain", forward),
+            (jax.grad, "plain", reverse),
+            (jax.grad, "native", reverse),
+            (jax.jacfwd, "native", forward),
+        )
+    ]
+    np.testing.assert_allclose(found, found[0], rtol=1e-11)
+    value = jax.jit(lambda x: end(x, "native", reverse))
+    # Truncation of the difference; no step ends at a kink within its step.
+    np.testing.assert_allclose(found[0], (value(0.5 + 1e-6) - value(0.5 - 1e-6)) / 2e-6, rtol=1e-5)
+    assert abs(found[0]) > 1e-3
+
+
+@BACKENDS
+def test_a_mass_crosses_half_the_gap_before_its_damper_stops_it(backend):
+    """From the middle: `gap/2 + v_0 / k` in all, whatever the edge is."""
+    for edge in (None, 0.02):
+        law = BacklashLaw(LinearLaw(5.0), gap=0.4, edge=edge)
+        made = run(law, State([0.0], [1.0]), t1=6.0, backend=backend)
+        assert made.backend == backend
+        # Up to exp(-(v_0 / k) / edge) = 5e-5 of an edge, and exp(-5 t) of the velocity.
+        np.testing.assert_allclose(made.last_state.q, [0.2 + 0.2], rtol=0, atol=2e-6)
+        np.testing.assert_allclose(made.saved.memory[-1], 0.2, rtol=0, atol=2e-6)
+
+
+def test_a_crossing_lacks_the_gap_times_the_force_of_work():
+    """Of a law of constant size, for each constraint, from one side of its gap to the other."""
+    gap, bound = np.array([0.3, 0.1]), 2.0
+    law = BacklashLaw(lambda *x: -bound * jnp.sign(x[0]), jnp.asarray(gap))
+
+    def rate(t, y):
+        psi = np.array([np.sin(t), 0.5 * np.sin(t)])
+        args = jnp.asarray(psi), t, None, None
+        z = jnp.asarray(y[:2])
+        full = bound * np.abs(psi)
+        return np.concatenate([law.rate(z, *args), full + np.asarray(law.force(z, *args)) * psi])
+
+    # Half a period of motions that are long beside the gap, from the other side of it.
+    start = np.concatenate([-gap / 2, np.zeros(2)])
+    result = solve_ivp(rate, (0.0, np.pi), start, rtol=1e-8, atol=1e-10, max_step=0.01)
+    np.testing.assert_allclose(result.y[2:, -1], bound * gap, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_constraints_are_realized_to_the_first_order_of_the_gap():
+    """The sleigh with a bounded force: the motion through a gap differs by the order of it."""
+    sleigh = ChaplyginSleigh()
+    start = State(*sleigh.start())
+    prompt = TanhLaw(8.0, 0.05)
+
+    def end(law):
+        return simulate(sleigh, RealizingForces(law), start, t1=1.0).last_state.q
+
+    exact = end(prompt)
+    errors = [float(jnp.abs(end(BacklashLaw(prompt, x)) - exact).max()) for x in (4e-3, 1e-3)]
+    assert 3.0 < errors[0] / errors[1] < 5.0
+
+
+BAD = [
+    (lambda: DelayedLaw(LinearLaw(1.0), -0.1), ValueError, "delay must be positive definite"),
+    (lambda: DelayedLaw(LinearLaw(1.0), 0.1, 0), ValueError, "terms must be an integer, at least"),
+    (lambda: DelayedLaw(LinearLaw(1.0), 0.1, 2.0), ValueError, r"at least 1; got 2\.0"),  # pyright: ignore[reportArgumentType]
+    (lambda: DelayedLaw(SignLaw(1.0), 0.1), TypeError, "SignLaw gives no force that could be late"),
+    (lambda: DelayedLaw(LinearLaw(1.0), 0.1, 2, 3.0), TypeError, r"history is 3\.0; give a func"),  # pyright: ignore[reportArgumentType]
+    (lambda: BacklashLaw(LinearLaw(1.0), 0.0), ValueError, "gap must be positive definite"),
+    (lambda: BacklashLaw(LinearLaw(1.0), 0.1, 0.0), ValueError, "edge must be positive definite"),
+    (lambda: BacklashLaw(LinearLaw(1.0), 0.1, 0.05), ValueError, r"edge is 0\.05, must be less th"),
+    (lambda: BacklashLaw(SignLaw(1.0), 0.1), TypeError, "no force that could be let through a gap"),
+]
+
+
+@pytest.mark.parametrize(("build", "kind", "message"), BAD)
+def test_inadmissible_parameters_are_refused_when_built(build, kind, message):
+    with pytest.raises(kind, match=message):
+        build()
+
+
+SIZES: list[Any] = [
+    (DelayedLaw(LinearLaw(jnp.ones(2)), 0.1), r"k has shape \(2,\), which does not fit 1 constr"),
+    (DelayedLaw(LinearLaw(1.0), jnp.ones(1)), r"delay has shape \(1,\); give one number"),
+    (BacklashLaw(LinearLaw(1.0), jnp.ones(2)), r"gap has shape \(2,\), which does not fit 1 con"),
+    (BacklashLaw(LinearLaw(1.0), 1.0, jnp.full(2, 0.1)), r"edge has shape \(2,\), which does not"),
+]
+
+
+@pytest.mark.parametrize(("law", "message"), SIZES)
+def test_sizes_that_do_not_fit_are_refused(law, message):
+    with pytest.raises(ValueError, match=message):
+        run(law, State([0.0], [1.0]))
+
+
+def test_a_history_is_read_before_the_start():
+    """Of forces that are polynomials of its degree it is exact, at any time of start."""
+    law = DelayedLaw(LinearLaw(1.0), 0.5, 4, lambda t: jnp.stack([t**3 - t]))
+    z = law.initial(jnp.zeros(1), jnp.asarray(2.0), None, None)
+    late = law.force(z, jnp.zeros(1), 2.0, None, None)
+    np.testing.assert_allclose(late, 1.5**3 - 1.5, rtol=1e-14)
