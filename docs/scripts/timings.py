@@ -343,9 +343,11 @@ def work_precision() -> str:
     for name, part in by_problem(rows).items():
         lines = []
         for code in unique(part, "code"):
-            line = [code.removeprefix("jaxdae, ") if code.startswith("jaxdae") else f"*{code}*"]
+            line = [code if code.startswith("jaxdae") else f"*{code}*"]
             for target in WORK_TARGETS:
-                best = fastest([x for x in part if x["code"] == code], target)
+                able = [x for x in part if x["code"] == code and x["error"] <= target]
+                # Of the fewest steps, which other work on the machine does not change.
+                best = min(able, key=lambda x: x["steps"] or least(x), default=None)
                 line.append(NOTHING if best is None else time_text(least(best)))
                 counts = [best and best[key] for key in ("steps", "evaluations")]
                 line.append(" / ".join(map(str, counts)) if counts[0] else NOTHING)
