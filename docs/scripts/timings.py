@@ -16,6 +16,7 @@ from timing_text import number, power, table, time_text
 Row = dict[str, Any]
 
 TARGETS = (1e-6, 1e-9)
+WORK_TARGETS = (1e-4, 1e-7)
 KERNEL = "jaxdae, native"
 NOTHING = "–"
 # As on the page: titles of problems, and sections by their files.
@@ -335,6 +336,30 @@ def _faster(
     return lines
 
 
+def work_precision() -> str:
+    """Tables of each problem: least time at an error, with the steps and right-hand sides of it."""
+    rows = rows_of("work_precision")
+    parts = []
+    for name, part in by_problem(rows).items():
+        lines = []
+        for code in unique(part, "code"):
+            line = [code if code.startswith("jaxdae") else f"*{code}*"]
+            for target in WORK_TARGETS:
+                able = [x for x in part if x["code"] == code and x["error"] <= target]
+                # Of the fewest steps, which other work on the machine does not change.
+                best = min(able, key=lambda x: x["steps"] or least(x), default=None)
+                line.append(NOTHING if best is None else time_text(least(best)))
+                counts = [best and best[key] for key in ("steps", "evaluations")]
+                line.append(" / ".join(map(str, counts)) if counts[0] else NOTHING)
+            lines.append(line)
+        heads = [
+            x for target in WORK_TARGETS
+            for x in (f"error {power(target)}", "steps / right-hand sides")
+        ]  # fmt: skip
+        parts += [f"### {name}", "", table(["code", *heads], lines), ""]
+    return "\n".join([*parts, *left_out("work_precision"), made("work_precision")])
+
+
 def scripts() -> str:
     """What each of the scripts measures, in its own words."""
     lines = [
@@ -361,6 +386,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "first_result": first_result,
     "right_hand_side": right_hand_side,
     "losses": losses,
+    "work_precision": work_precision,
     "scripts": scripts,
     "versions": versions,
 }
