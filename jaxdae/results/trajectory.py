@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.events.records import Events, GOES_ON
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import solves
 from jaxdae.results import described, readings, stored, tables
@@ -44,6 +45,8 @@ class Trajectory(eqx.Module):
         why_not_native: what kept the native backend from serving, in words, or what of a native
             run's derivatives is left to the plain program; `None` where nothing is.
         projections: Newton iterations that take states between steps onto the constraints.
+        events: events that happened, `jaxdae.events.records.Events`: names, times, states before
+            and behind; `None` for a run without events.
         varied: what differs between the members of a batch, where `varying` has said it.
         known: quantities of a run from a file, by name; those with rows have time behind the batch.
         about: what the file says of it; `None` for a run.
@@ -71,6 +74,7 @@ class Trajectory(eqx.Module):
     watched: Any = None
     # Whether the run reached its end, or an event.
     reached: Any = None
+    events: Events | None = None
     varied: Varied | None = None
     known: Mapping[str, Any] = eqx.field(default_factory=dict)
     about: Any = eqx.field(static=True, default=None)
@@ -86,12 +90,15 @@ class Trajectory(eqx.Module):
         """
         parts = problem.system, solution.formulation, problem.controller
         arrays, skeleton = eqx.partition(parts, eqx.is_array)
-        projection = between_steps(method.solver)
+        projection, events = between_steps(method.solver), solution.events
+        reached = diffrax.is_okay(solution.result)
+        if events is not None:
+            reached &= events.ending == GOES_ON
         return cls(
             solution.ts, solution.saved, solution.final_time, solution.final, solution.result,
             solution.stats, solution.interpolation, solution.work, solution.plain, arrays, skeleton,
             solution.backend, solution.why_not, 0 if projection is None else projection.iterations,
-            solution.start, solution.watched, reached=diffrax.is_okay(solution.result),
+            solution.start, solution.watched, reached=reached, events=events,
         )  # fmt: skip
 
     @classmethod
