@@ -308,9 +308,9 @@ def _raising(problem: Problem, method: Method, declared) -> Trajectory:
     trajectory = Trajectory.of(problem, method, solution)
     if solution.dependent is not None:
         trajectory = eqx.error_if(trajectory, solution.dependent, DEPENDENT_START)
-    if trajectory.events is not None:
+    if solution.events is not None:
         for code, reason in REASONS.items():
-            stopped = trajectory.events.ending == code
+            stopped = solution.events.ending == code
             trajectory = eqx.error_if(trajectory, stopped, f"{reason}.")
     return trajectory.result_code.error_if(trajectory, ~trajectory.success)
 

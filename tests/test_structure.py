@@ -19,7 +19,7 @@ MODULES = {
 ROOMS = (
     "storage", "interruptions", "names", "tables", "reprs", "version", "references", "compiled",
     "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability", "formulations",
-    "solvers", "control", "analysis",
+    "solvers", "events", "control", "analysis",
     "simulation", "diagnosis", "results", "runs", "exports", "tuning", "parallel", "identification",
     "multibody", "models", "plotting", "commands", "cli",
 )  # fmt: skip

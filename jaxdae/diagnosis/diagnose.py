@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
-from jaxdae.diagnosis import branches, failure
+from jaxdae.diagnosis import branches, events, failure
 from jaxdae.diagnosis.backward import growth_along
 from jaxdae.diagnosis.findings import Finding, Findings, Passage
 from jaxdae.diagnosis.passages import (
@@ -78,8 +78,27 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     if not (rows and trajectory.plain):
         return Findings(warnings=known(found))
     found.append(rest_along(trajectory))
+    watched, happened = rows_of(trajectory, _tolerance(problem, method)), trajectory.events
+    if happened is None:
+        examined = _of_rows(problem, watched)
+        return examined._replace(warnings=known([*found, *examined.warnings]))
+    pieces = events.segments(watched.ts, watched.ys, watched.work, happened)
+    found += events.findings(problem, trajectory, pieces)
+    parts = [_of_rows(problem, watched._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces]
+    # The same is wrong with more than one of them, more often than not.
+    found += next((x.warnings for x in parts if x.warnings), ())
+    positions = tuple(y for x in parts for y in x.passages)
+    largest = lambda values: max((x for x in values if x is not None), default=None)  # noqa: E731
+    return Findings(
+        None, known(found), positions, largest(x.residual for x in parts),
+        largest(x.energy_change for x in parts),
+    )  # fmt: skip
+
+
+def _of_rows(problem: Problem, watched: "Watched") -> Findings:
+    """What there is to say of rows along which the motion is smooth."""
     system, formulation, controller = problem.parts
-    watched = rows_of(trajectory, _tolerance(problem, method))
+    found = []
     ts, state = watched.ts, _states(system, formulation, watched.ts, watched.ys)
     survey = in_blocks(lambda t, s: _survey_block(system, controller, t, s), BLOCK, ts, state)
     # Rates of coordinates in place of velocities, for curves between rows.
@@ -100,8 +119,9 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         growth_along(*problem.parts, ts, state),
     ]
     change = np.abs(survey.energy - survey.energy[0]).max()
-    positions = tuple(near(*passed))
-    return Findings(None, known(found), positions, float(survey.residual.max()), float(change))
+    warnings = tuple(x for x in found if x is not None)
+    residual = float(survey.residual.max())
+    return Findings(None, warnings, tuple(near(*passed)), residual, float(change))
 
 
 def _tolerance(problem: Problem, method: Method) -> float | None:
@@ -285,7 +305,7 @@ def energy_deviation(xp, ts, rows: Row, work=None):
     """
     zero = xp.zeros_like(rows.energy[0])
     if work is not None:
-        return xp.max(xp.abs(rows.energy - rows.energy[0] - work)), zero
+        return xp.max(xp.abs(rows.energy - rows.energy[0] - (work - work[0]))), zero
     gained = _trapezoids(xp, ts, rows.power)
     coarse = _trapezoids(xp, ts[::2], rows.power[::2])
     error = xp.max(xp.abs(rows.energy - rows.energy[0] - gained))
@@ -316,9 +336,13 @@ def _trapezoids(xp, ts, power):
     return xp.concatenate([xp.zeros_like(power[:1]), xp.cumsum(each)])
 
 
-def energy_error(system, controller, ts, states, work):
-    """For `Trajectory.energy_error`: arguments as they stand there, the start first."""
+def energy_error(system, controller, ts, states, work, changes):
+    """For `Trajectory.energy_error`: arguments as they stand there, the start first.
+
+    `changes` are those of the energy by resets of events before each row [J].
+    """
     rows = jax.vmap(lambda t, s: read_row(system, controller, t, s))(ts, states)
+    rows = rows._replace(energy=rows.energy - changes)
     return energy_deviation(jnp, ts, rows, work)[0]
 
 

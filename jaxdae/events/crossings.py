@@ -3,7 +3,6 @@
 import functools
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxdae.events.declaration import Event
@@ -42,32 +41,6 @@ class Rates(NamedTuple):
         bent = jnp.sqrt(jnp.abs(self.value * self.curvature))
         slope = jnp.maximum(jnp.abs(self.rate), bent)
         return jnp.abs(self.value) / jnp.where(slope > 0, slope, jnp.finfo(slope.dtype).tiny)
-
-
-def values(events: tuple[Event, ...], formulation, system, t, inner):
-    """Functions of all events, shape (k,)."""
-    state = formulation.recover(system, t, inner)
-    return jnp.stack([x.value(t, state) for x in events])
-
-
-def rates(function, flow, t, y, sign) -> Rates:
-    """Functions and their derivatives along a motion.
-
-    Args:
-        function: `function(t, y)`, shape (k,).
-        flow: `dy/dt = flow(t, y)`.
-        t: time [s].
-        y: state, any pytree.
-        sign: 1 forward in time, -1 backward.
-    """
-
-    def first(t, y):
-        along = jax.tree.map(lambda x: sign * x, flow(t, y))
-        return jax.jvp(function, (t, y), (sign * jnp.ones_like(t), along))
-
-    along = jax.tree.map(lambda x: sign * x, flow(t, y))
-    (value, rate), (_, curvature) = jax.jvp(first, (t, y), (sign * jnp.ones_like(t), along))
-    return Rates(value, rate, curvature)
 
 
 class Signs(NamedTuple):

@@ -107,7 +107,7 @@ def impact(
         np.ndim(restitution) == 0 and 0.0 <= float(restitution) <= 1.0
     ):
         raise ValueError(
-            f"restitution is {restitution!r}; give a coefficient from 0 (no rebound) to 1 (no loss)."
+            f"restitution is {restitution!r}; give a number from 0 (no rebound) to 1 (no loss)."
         )
     if not is_concrete(restitution):
         restitution = jnp.asarray(restitution)
@@ -115,4 +115,3 @@ def impact(
         restitution = float(restitution)
     solve = MinimumNormSolve() if solve is None else solve
     return Event(Gap(gap), reset=Restitution(system, gap, restitution, solve), name=name)
-

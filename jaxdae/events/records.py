@@ -109,4 +109,3 @@ class Events(Module):
             full(jnp.nan, places), full(jnp.nan, places), jnp.zeros(places, bool),
             jnp.full(len(names), jnp.inf, t.dtype), zero, zero - 1, full(0.0),
         )  # fmt: skip
-

@@ -117,6 +117,7 @@ class Trajectory(eqx.Module):
         return cls(
             known["ts"], None, known.get("final_time"), None, None, {**about.stats, **stats},
             work_integrals=work, why_not_native=about.why_not_native, known=known, about=about,
+            events=stored.events_from(known, about.events),
             varied=Varied(varied, about.axes) if varied or about.axes else None,
         )  # fmt: skip
 
@@ -336,7 +337,8 @@ class Trajectory(eqx.Module):
         """Work since `t0` of what changes the generalized energy [J], each of shape `(times,)`.
 
         `energy(t) - energy(t0) = force + dissipation + constraint + explicit`, to integration
-        accuracy: each part is integrated along with the motion.
+        accuracy: each part is integrated along with the motion. What resets of events change is not
+        among it.
 
         Raises:
             ValueError: unless the run was made with `work=True`.
@@ -388,7 +390,8 @@ class Trajectory(eqx.Module):
         of `simulate(..., work=True)`, exact to integration accuracy; without it, that of forces and
         dissipation by the trapezoidal rule over the rows, which is exact for conservative systems.
         NaN where it is not known so: where constraints do work, forces depend on the multipliers or
-        stand in place of constraints, or after a start off them.
+        stand in place of constraints, or after a start off them. What resets of events change is
+        no error.
         """
         self._check_computable("energy_error")
         return readings.over_run(self, readings.energy_error)

@@ -16,15 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.events.crossings import (
-    FirstCrossing,
-    rates,
-    Rates,
-    Signs,
-    signs,
-    time_tolerance,
-    values,
-)
+from jaxdae.events.crossings import FirstCrossing, Rates, Signs, signs, time_tolerance
 from jaxdae.events.declaration import Event
 from jaxdae.events.records import (
     Events,
@@ -35,7 +27,7 @@ from jaxdae.events.records import (
     TOO_MANY,
 )
 from jaxdae.simulation.field import vector_field
-from jaxdae.simulation.flow import moved
+from jaxdae.simulation.flow import event_rates, moved
 from jaxdae.simulation.problem import Integration, Method, Problem
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import between_steps
@@ -156,9 +148,7 @@ class _Run:
             control = Grid(jnp.asarray(grid), method.direction)
             method = method._replace(stepsize_controller=control)
             steps = steps + 1
-        self.method = method._replace(
-            saveat=None, only_end=False, picked=None, max_steps=steps
-        )
+        self.method = method._replace(saveat=None, only_end=False, picked=None, max_steps=steps)
         self.search = self.method._replace(adjoint=diffrax.ForwardMode())
         self.projection = between_steps(method.solver)
         events = problem.events
@@ -200,7 +190,7 @@ class _Run:
         culprit = jnp.argmax(jnp.where(jnp.any(undefined), undefined, touching))
         events = self._failed(events, code, culprit, begun.value[culprit])
         part = part._replace(times=times, rows=rows, steps=part.steps + steps, events=events)
-        return self._behind(part, behind, integration, end, found, until)
+        return self._behind(part, behind, integration, end, found)
 
     def _integrated(self, method: Method, event, t, y, until, ts) -> Integration:
         times = self.problem.times._replace(start=t, end=until, grid=None, saved=ts)
@@ -214,25 +204,19 @@ class _Run:
         inside = jnp.clip(self.sign * self.row_times, self.sign * part.t, self.sign * until)
         ts, work = self.sign * inside, part.y[1] is not None
         if work:  # of which integrations give no end but in a row
-            ts = jnp.append(ts, until)
-        found = self._integrated(
-            self.method, None, part.t, part.y, until, ts if ts.size else None
-        )
+            ts = jnp.concatenate([ts, until[None]])
+        found = self._integrated(self.method, None, part.t, part.y, until, ts if ts.size else None)
         if self.example is None:
             self.example = found.backend, found.why_not
         rows = found.rows
         end = found.end, jax.tree.map(lambda x: x[-1], rows[1])
         count = self.row_times.size
-        found = found._replace(
-            ts=found.ts[:count], rows=jax.tree.map(lambda x: x[:count], rows)
-        )
+        found = found._replace(ts=found.ts[:count], rows=jax.tree.map(lambda x: x[:count], rows))
         return found, end
 
     def _rates(self, t, y) -> Rates:
         """Functions of all events and their derivatives along the motion."""
-        system, formulation, _ = parts = self.problem.parts
-        inside = lambda t, y: values(self.problem.events, formulation, system, t, y[0])  # noqa: E731
-        return rates(inside, lambda t, y: vector_field(t, y, parts), t, y, self.sign)
+        return event_rates(self.problem.events, t, y, self.sign, self.problem.parts)
 
     def _zero(self, part: _Part, behind: Signs, until, end, seen, okay) -> _Found:
         """The event at the end of a part, and where its function is zero to round-off."""
@@ -282,7 +266,7 @@ class _Run:
         return jnp.where(inside | beyond, ts, part.times), rows
 
     def _behind(
-        self, part: _Part, behind: Signs, integration: Integration, end, found: _Found, until
+        self, part: _Part, behind: Signs, integration: Integration, end, found: _Found
     ) -> _Part:
         """The run behind the event at the end of a part, or at its own end."""
         events, (system, formulation, _) = self.problem.events, self.problem.parts
@@ -398,9 +382,7 @@ class _Run:
             "num_steps": made, "num_accepted_steps": kept, "num_rejected_steps": made - kept,
             "num_search_steps": searched, "max_steps": self.method.max_steps,
         }  # fmt: skip
-        return Integration(
-            backend, ts, rows, time, end[0], stats, part.result, why_not=why_not
-        )
+        return Integration(backend, ts, rows, time, end[0], stats, part.result, why_not=why_not)
 
     def _rows_of_times(self, rows, ts):
         """Rows with derivatives by their times."""

@@ -17,8 +17,9 @@ class Grid(diffrax.AbstractStepSizeController):
 
     Args:
         ts: the start and the ends of the steps, strictly increasing or decreasing, shape
-            (steps + 1,). A run that begins later takes those behind its start. The last may be repeated, so that members of a batch have equally many:
-            such steps have no length and change nothing.
+            (steps + 1,). A run that begins later takes those behind its start. The last may be
+            repeated, so that members of a batch have equally many: such steps have no length and
+            change nothing.
         direction: 1 for increasing times, -1 for decreasing ones; `None` where a program finds
             out. Runs that know it share the programs of runs with one step.
     """
