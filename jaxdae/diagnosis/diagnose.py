@@ -80,23 +80,24 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     found.append(rest_along(trajectory))
     watched, happened = rows_of(trajectory, _tolerance(problem, method)), trajectory.events
     if happened is None:
-        examined = _of_rows(problem, watched)
+        examined, _ = _of_rows(problem, watched)
         return examined._replace(warnings=known([*found, *examined.warnings]))
     pieces = events.segments(watched.ts, watched.ys, watched.work, happened)
     found += events.findings(problem, trajectory, pieces)
-    parts = [_of_rows(problem, watched._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces]
+    examined = [_of_rows(problem, watched._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces]
+    parts, energies = [x for x, _ in examined], [x for _, x in examined]
     # The same is wrong with more than one of them, more often than not.
     found += next((x.warnings for x in parts if x.warnings), ())
     positions = tuple(y for x in parts for y in x.passages)
-    largest = lambda values: max((x for x in values if x is not None), default=None)  # noqa: E731
-    return Findings(
-        None, known(found), positions, largest(x.residual for x in parts),
-        largest(x.energy_change for x in parts),
-    )  # fmt: skip
+    if not parts:
+        return Findings(None, known(found))
+    residual, energy = max(x.residual for x in parts), np.concatenate(energies)
+    change = float(np.abs(energy - energy[0]).max())
+    return Findings(None, known(found), positions, residual, change)
 
 
-def _of_rows(problem: Problem, watched: "Watched") -> Findings:
-    """What there is to say of rows along which the motion is smooth."""
+def _of_rows(problem: Problem, watched: "Watched") -> tuple[Findings, Any]:
+    """What there is to say of rows along which the motion is smooth, and energies there [J]."""
     system, formulation, controller = problem.parts
     found = []
     ts, state = watched.ts, _states(system, formulation, watched.ts, watched.ys)
@@ -121,7 +122,8 @@ def _of_rows(problem: Problem, watched: "Watched") -> Findings:
     change = np.abs(survey.energy - survey.energy[0]).max()
     warnings = tuple(x for x in found if x is not None)
     residual = float(survey.residual.max())
-    return Findings(None, warnings, tuple(near(*passed)), residual, float(change))
+    examined = Findings(None, warnings, tuple(near(*passed)), residual, float(change))
+    return examined, survey.energy
 
 
 def _tolerance(problem: Problem, method: Method) -> float | None:

@@ -137,6 +137,8 @@ class _Run:
 
     def __init__(self, problem: Problem, method: Method, solve: Callable):
         self.problem, self.solve = problem, solve
+        # For what has no derivatives: where to search, and which events happen.
+        self.fixed = jax.tree.map(_without_derivatives, problem)
         times = problem.times
         self.end = jax.lax.stop_gradient(jnp.asarray(times.end))
         self.sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(self.end.dtype)
@@ -171,8 +173,8 @@ class _Run:
         undefined = ~jnp.isfinite(begun.value)
         wrong = jnp.any(touching | undefined)
         target = jnp.where(ready | wrong, part.t, self.end)
-        crossing = FirstCrossing.behind(problem.events, behind, part.t)
-        search = self._integrated(self.search, crossing, *here, target, None)
+        crossing = FirstCrossing.behind(self.fixed.events, behind, part.t)
+        search = self._integrated(self.fixed, self.search, crossing, *here, target, None)
         search = jax.lax.stop_gradient(search._replace(backend=None, interpolation=None))
         seen = search.result == _OCCURRED
         until = jnp.where(seen, search.end_time, target)
@@ -192,11 +194,11 @@ class _Run:
         part = part._replace(times=times, rows=rows, steps=part.steps + steps, events=events)
         return self._behind(part, behind, integration, end, found)
 
-    def _integrated(self, method: Method, event, t, y, until, ts) -> Integration:
-        times = self.problem.times._replace(start=t, end=until, grid=None, saved=ts)
+    def _integrated(self, problem: Problem, method: Method, event, t, y, until, ts) -> Integration:
+        times = problem.times._replace(start=t, end=until, grid=None, saved=ts)
         if ts is None:
             method = method._replace(saveat=diffrax.SaveAt(t1=True))
-        problem = self.problem._replace(times=times, event=event, events=())
+        problem = problem._replace(times=times, event=event, events=())
         return self.solve(problem, method, y)
 
     def _again(self, part: _Part, until) -> tuple[Integration, Any]:
@@ -205,7 +207,9 @@ class _Run:
         ts, work = self.sign * inside, part.y[1] is not None
         if work:  # of which integrations give no end but in a row
             ts = jnp.concatenate([ts, until[None]])
-        found = self._integrated(self.method, None, part.t, part.y, until, ts if ts.size else None)
+        found = self._integrated(
+            self.problem, self.method, None, part.t, part.y, until, ts if ts.size else None
+        )
         if self.example is None:
             self.example = found.backend, found.why_not
         rows = found.rows
@@ -215,12 +219,13 @@ class _Run:
         return found, end
 
     def _rates(self, t, y) -> Rates:
-        """Functions of all events and their derivatives along the motion."""
-        return event_rates(self.problem.events, t, y, self.sign, self.problem.parts)
+        """Functions of all events and their rates along the motion, without derivatives."""
+        t, y = jax.lax.stop_gradient((t, y))
+        return event_rates(self.fixed.events, t, y, self.sign, self.fixed.parts)
 
     def _zero(self, part: _Part, behind: Signs, until, end, seen, okay) -> _Found:
         """The event at the end of a part, and where its function is zero to round-off."""
-        at_end, tolerance = self._rates(*jax.lax.stop_gradient((until, end))), time_tolerance(until)
+        at_end, tolerance = self._rates(until, end), time_tolerance(until)
         # At the end of the run a function that is zero but for the tolerance of times counts.
         near = (at_end.distance <= tolerance) & (behind.sign * at_end.rate < 0) & behind.known
         near &= (jnp.abs(until - part.t) > tolerance) | ~behind.zero
@@ -232,9 +237,11 @@ class _Run:
         happened = okay & (seen | last | jnp.any(part.pending))
         limit = 0.25 * jnp.abs(until - part.t) + tolerance
 
+        problem = self.problem
+
         def closer(at, _):
             t, y = at
-            found = self._rates(t, y)
+            found = event_rates(problem.events, t, y, self.sign, problem.parts)
             rate, value = found.rate[which], found.value[which]
             usable = happened & (rate != 0) & (jnp.abs(value) <= limit * jnp.abs(rate))
             step = jnp.where(usable, -self.sign * value / jnp.where(usable, rate, 1.0), 0.0)
@@ -281,7 +288,7 @@ class _Run:
         inner = formulation.init(system, t, after, like=y[0])
         changed = counted & ~terminal
         y_after = jax.tree.map(lambda a, b: jnp.where(changed, a, b), inner, y[0]), y[1]
-        at, now = (self._rates(*jax.lax.stop_gradient((t, x))) for x in (y, y_after))
+        at, now = (self._rates(t, x) for x in (y, y_after))
         tolerance = time_tolerance(t)
         # What falls to zero here as well happens next.
         pending = happened & counts & ~one & behind.known & (behind.sign * at.rate < 0)
@@ -411,7 +418,7 @@ def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool]:
     at_end = False
     if sub.steps:
         grid = np.asarray(times.grid)
-        parts.append(grid[sub.steps :: sub.steps])
+        parts.append(grid[sub.steps :: sub.steps])  # pyright: ignore[reportArgumentType]
         at_end = (len(grid) - 1) % sub.steps == 0
     if sub.ts is not None:
         parts.append(sub.ts)
@@ -419,6 +426,10 @@ def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool]:
         return np.zeros(0, times.end.dtype), bool(sub.t1)
     join = np if is_concrete(parts) else jnp
     return join.concatenate([join.asarray(x) for x in parts]), bool(sub.t1) and not at_end
+
+
+def _without_derivatives(x):
+    return jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x
 
 
 def _after(events: tuple[Event, ...], which, counted, t, before: State) -> State:
