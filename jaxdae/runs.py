@@ -380,6 +380,7 @@ def _completed(
         work,
         direction=direction,
         start_is_known=known,
+        times_are_known=is_concrete(t0, t1, dt, saveat),
         max_events=max_events,
         reset_tolerance=start_tolerance,
     )

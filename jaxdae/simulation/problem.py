@@ -91,6 +91,7 @@ class Method(NamedTuple):
         start_is_known: whether the start is known to suit the formulation.
         picked: numbers of the rows that are asked for, among more that watch the run; `None` for
             all.
+        times_are_known: whether times are numbers, by which nothing is differentiated.
         max_events: largest number of events.
         reset_tolerance: largest constraint residual behind a reset, relative to
             `1 + max |q|, |v|`; `None` allows any.
@@ -110,6 +111,7 @@ class Method(NamedTuple):
     only_end: bool = False
     start_is_known: bool = False
     picked: Any = None
+    times_are_known: bool = True
     max_events: int = MAX_EVENTS
     reset_tolerance: Any = None
 

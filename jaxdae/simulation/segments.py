@@ -14,7 +14,6 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxdae.events.crossings import FirstCrossing, Rates, Signs, signs, time_tolerance
 from jaxdae.events.declaration import Event
@@ -32,7 +31,6 @@ from jaxdae.simulation.problem import Integration, Method, Problem
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import constraint_residuals, State
-from jaxdae.systems.checks import is_concrete
 
 # Newton iterations to the zero, from the error of dense output: each doubles the digits.
 _ITERATIONS = 3
@@ -102,7 +100,7 @@ def integrate(problem: Problem, method: Method, y0, solve: Callable) -> tuple[In
     """
     run = _Run(problem, method, solve)
     start, first = jax.lax.stop_gradient(jnp.asarray(problem.times.start)), y0
-    if not is_concrete(problem.times.start):
+    if not method.times_are_known:
         first = moved(start, y0, start - problem.times.start, problem.parts)
     # A segment for each event, one for what follows, and those of crossings that do not count.
     events, most = problem.events, method.max_events
@@ -164,7 +162,7 @@ class _Run:
 
     def part(self, part: _Part) -> _Part:
         """One part of the run, and the event at its end."""
-        problem, ready = self.problem, jnp.any(part.pending)
+        ready = jnp.any(part.pending)
         here = jax.lax.stop_gradient((part.t, part.y))
         begun = self._rates(*here)
         behind = signs(begun, part.t, self.span, part.crossed)
@@ -372,9 +370,8 @@ class _Run:
         """The run as one integration."""
         times, parts = self.problem.times, self.problem.parts
         rows, ts, end, time = part.rows, part.times, part.y, part.time
-        if not is_concrete(self.asked):
+        if not self.method.times_are_known:
             rows, ts = self._rows_of_times(rows, ts)
-        if not is_concrete(times.end):
             late = jnp.where(part.result == _SUCCESSFUL, times.end - self.end, 0.0)
             end, time = moved(time, end, late, parts), time + late
         if self.has_end:
@@ -417,15 +414,13 @@ def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool]:
     parts = [] if not sub.t0 else [jnp.asarray(times.start)[None]]
     at_end = False
     if sub.steps:
-        grid = np.asarray(times.grid)
-        parts.append(grid[sub.steps :: sub.steps])  # pyright: ignore[reportArgumentType]
-        at_end = (len(grid) - 1) % sub.steps == 0
+        parts.append(jnp.asarray(times.grid)[sub.steps :: sub.steps])
+        at_end = (len(times.grid) - 1) % sub.steps == 0
     if sub.ts is not None:
         parts.append(sub.ts)
-    if not parts:
-        return np.zeros(0, times.end.dtype), bool(sub.t1)
-    join = np if is_concrete(parts) else jnp
-    return join.concatenate([join.asarray(x) for x in parts]), bool(sub.t1) and not at_end
+    dtype = jnp.asarray(times.end).dtype
+    found = [jnp.zeros(0, dtype), *(jnp.asarray(x, dtype) for x in parts)]
+    return jnp.concatenate(found), bool(sub.t1) and not at_end
 
 
 def _without_derivatives(x):
