@@ -42,12 +42,7 @@ def failure_of_events(trajectory: Any) -> str | None:
 
 def _too_many(events: Any, t: float) -> str:
     most, times = len(events.times), np.asarray(events.times)
-    indices, count = np.asarray(events.indices), len(events)
-    if count < most:
-        return (
-            f"functions of events crossed zero there for the {2 * most}th time or more, most of "
-            f"it in directions that do not count ({count} events did). Give a larger max_events."
-        )
+    indices = np.asarray(events.indices)
     last = float(abs(times[-1] - times[-2])) if most > 1 else float("inf")
     name = events.names[indices[-1]]
     text = f"more than max_events = {most} events happened"

@@ -130,11 +130,32 @@ def _between_rows(problem: Problem, trajectory: Any, parts: list[Segment]) -> li
     for i, name in enumerate(names):
         scale = max((np.abs(x.value[:, i]).max(initial=0.0) for _, x in pieces), default=0.0)
         for ts, x in pieces:
-            one = _touch(name, np.asarray(ts), x.value[:, i], x.rate[:, i], scale)
+            ts, direction = np.asarray(ts), problem.events[i].direction
+            one = _unseen(name, ts, x.value[:, i], direction, scale)
+            one = _touch(name, ts, x.value[:, i], x.rate[:, i], scale) if one is None else one
             if one is not None:
                 found.append(one)
                 break
     return found
+
+
+_SMALLER = "Take smaller steps: dt, a smaller tolerance, or dtmax of the stepsize_controller."
+
+
+def _unseen(name: str, ts, value, direction: int, scale: float) -> Finding | None:
+    """The first crossing between two rows of one part, where an event should have been."""
+    side = np.where(np.abs(value) > _TOUCHING * scale, np.sign(value), 0.0)
+    step = side[1:] * (side[1:] != side[:-1]) * (side[:-1] != 0)
+    crossed = np.flatnonzero(step != 0 if direction == 0 else step == direction)
+    if not crossed.size:
+        return None
+    k = int(crossed[0])
+    t = float(ts[k] + (ts[k + 1] - ts[k]) * value[k] / (value[k] - value[k + 1]))
+    return Finding(
+        f"the function of the event {name!r} crosses zero between rows, at about t = {t:.6g} s, "
+        f"where no event was found: it crosses twice within one step. {_SMALLER}",
+        time=t,
+    )
 
 
 def _touch(name: str, ts, value, rate, scale: float) -> Finding | None:
@@ -165,8 +186,7 @@ def _touch(name: str, ts, value, rate, scale: float) -> Finding | None:
         return Finding(
             f"the function of the event {name!r} crosses zero and comes back between rows, at "
             f"about t = {t:.6g} s, to {lowest[k] * side[k]:.3g}, within one step, which does not "
-            "see it. Take smaller steps: dt, a smaller tolerance, or dtmax of the "
-            "stepsize_controller.",
+            f"see it. {_SMALLER}",
             float(lowest[k]),
             t,
         )

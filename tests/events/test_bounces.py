@@ -8,61 +8,16 @@ import pytest
 from scipy.special import ellipk
 
 import jaxdae
+from helpers.bouncing import BALL, Ball, bounced, GRAVITY, impacts, parabolas
 from helpers.exported import Pendulum
 from jaxdae.models.four_bar import FourBar
 from jaxdae.solvers import HalfExplicit, Rattle, RK4
 from jaxdae.systems import constraint_residuals, generalized_energy
 
-GRAVITY = 9.81
 # Programs of XLA compile as long as these tests run in all: for the complete run, but for one.
 SLOWLY = pytest.param("plain", marks=pytest.mark.slow)
 BACKENDS = pytest.mark.parametrize("backend", [SLOWLY, "native"])
 TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
-
-
-class Ball(jaxdae.System):
-    """A point over a floor."""
-
-    gravity: float = GRAVITY
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return self.gravity * q[0]
-
-    def gap(self, t, q):
-        del t
-        return q[0]
-
-
-BALL = Ball()
-
-
-def bounced(height=1.0, restitution=0.8, *, t1=3.0, system=BALL, **how):
-    state = jaxdae.State(jnp.array([height]), jnp.zeros(1))
-    events = [jaxdae.impact(system, system.gap, restitution)]
-    return jaxdae.simulate(
-        system, jaxdae.Multipliers(), state, t1=t1, events=events, **({"max_events": 8} | how)
-    )
-
-
-def impacts(height, restitution, count):
-    """Times and speeds before them: flights last twice the speed by gravity."""
-    first = np.sqrt(2 * height / GRAVITY)
-    speeds = GRAVITY * first * restitution ** np.arange(count)
-    return first + np.concatenate([[0.0], np.cumsum(2 * speeds[1:] / GRAVITY)]), speeds
-
-
-def parabolas(ts, height, restitution):
-    """Height of the ball at times; an impact belongs to the flight behind it."""
-    times, speeds = impacts(height, restitution, 20)
-    k = np.searchsorted(times, ts, side="right")
-    since = ts - times[np.maximum(k - 1, 0)]
-    flight = restitution * speeds[np.maximum(k - 1, 0)] * since - GRAVITY * since**2 / 2
-    return np.where(k == 0, height - GRAVITY * np.asarray(ts) ** 2 / 2, flight)
 
 
 @BACKENDS
