@@ -463,7 +463,9 @@ def _with_backend(problem: Problem, method: Method, backend) -> tuple[Problem, M
     strict = backend == "native"
     if chosen == "native":
         control = method.stepsize_controller
-        why_not = None if strict else _left_to_plain(times, method.saveat, control)
+        # Parts of a run with events begin and end at times without derivatives.
+        plain_times = not (strict or problem.events)
+        why_not = _left_to_plain(times, method.saveat, control) if plain_times else None
     return problem, method._replace(backend=chosen, strict=strict, why_not=why_not)
 
 

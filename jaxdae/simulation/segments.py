@@ -173,9 +173,8 @@ class _Run:
         target = jnp.where(ready | wrong, part.t, self.end)
         crossing = FirstCrossing.behind(self.fixed.events, behind, part.t)
         search = self._integrated(self.fixed, self.search, crossing, *here, target, None)
-        search = jax.lax.stop_gradient(search._replace(backend=None, interpolation=None))
         seen = search.result == _OCCURRED
-        until = jnp.where(seen, search.end_time, target)
+        until = jax.lax.stop_gradient(jnp.where(seen, search.end_time, target))
         integration, end = self._again(part, until)
         okay = (integration.result == _SUCCESSFUL) & ~wrong
         found = self._zero(part, behind, until, end, seen, okay)
