@@ -42,7 +42,7 @@ Simulate:
     Event                 What happens in a run where a function of time and state crosses zero.
     export                Write a run of `simulate` as code for programs without Python.
     ExportedFiles         Files of an exported run.
-    impact                The event that two bodies touch and part again, by Newton's law of restitution.
+    impact                An impact of two bodies, by Newton's law of restitution.
     SimulationError       A simulation ended before its end time.
     simulate              Simulate a constrained system.
     Trajectory            A simulated motion.

@@ -70,10 +70,10 @@ def impact(
     name: str = "impact",
     solve: AbstractSaddlePointSolve | None = None,
 ) -> Event:
-    r"""The event that two bodies touch and part again, by Newton's law of restitution.
+    r"""An impact of two bodies, by Newton's law of restitution.
 
     Where the gap `g(t, q)` falls to zero, impulses of the constraints, `dL`, and of the contact,
-    `dI`, change the velocities at once [Brogliato2016, section 4.2]:
+    `dI`, change the velocities at once [Brogliato2016]:
 
         M (v+ - v-) = -J^T dL + g_q^T dI,    J v+ = J v-,    g'(v+) = -e g'(v-)
 
