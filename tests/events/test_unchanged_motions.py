@@ -94,7 +94,7 @@ class Held(AbstractSampledController):
         (Held(), {"dt": 0.05}),
         pytest.param(Held(), {}, marks=pytest.mark.slow),
         pytest.param(
-            jaxdae.PID(K_P=3.0, K_I=1.0, K_D=0.5, reference=lambda t: jnp.zeros(1)),  # noqa: ARG005
+            jaxdae.PID(lambda t, q: -q, K_P=3.0, K_I=1.0, K_D=0.5),  # noqa: ARG005
             {},
             marks=pytest.mark.slow,
         ),
