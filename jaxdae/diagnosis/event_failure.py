@@ -5,12 +5,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdae.events.records import GOES_ON, LASTING, NOT_FINITE, OFF_CONSTRAINTS, TOO_MANY
+from jaxdae.events.records import (
+    ACCUMULATED,
+    GOES_ON,
+    LASTING,
+    NOT_FINITE,
+    OFF_CONSTRAINTS,
+    TOO_MANY,
+)
 from jaxdae.systems import constraint_residuals
 
 # The last interval between two events, relative to the time, below which they are said to
 # accumulate.
 _SHORT = 1e-4
+_ZENO = (
+    "they accumulate at about that time (Zeno), and no number of events leads past it. End the run "
+    "before, with an event without a reset, or go on with a constraint in place of the contact."
+)
 
 
 def failure_of_events(trajectory: Any) -> str | None:
@@ -23,6 +34,11 @@ def failure_of_events(trajectory: Any) -> str | None:
     head, amount = f"the run stopped at t = {t:.6g} s", float(events.amount)
     if code == TOO_MANY:
         return f"{head}: {_too_many(events, t)}"
+    if code == ACCUMULATED:
+        return (
+            f"{head}: the event {name} happened {int(events.counts[events.names[culprit]])} times, "
+            f"the last {amount:.3g} s after the one before: {_ZENO}"
+        )
     if code == OFF_CONSTRAINTS:
         constraint, value = _worst_constraint(trajectory)
         return (
@@ -49,11 +65,7 @@ def _too_many(events: Any, t: float) -> str:
     if most > 1:
         text += f", the last, {name!r}, {last:.3g} s after the one before"
     if last < _SHORT * max(abs(t), last):
-        return (
-            f"{text}: they accumulate at about that time (Zeno), and no number of events leads "
-            "past it. End the run before, with an event without a reset, or go on with a "
-            "constraint in place of the contact."
-        )
+        return f"{text}: {_ZENO}"
     return f"{text}. Give a larger max_events."
 
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.events.declaration import Event
+from jaxdae.formulations.base import holding_rank
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, MinimumNormSolve
 from jaxdae.reprs import Module
-from jaxdae.systems import System
+from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.dynamics import mass_and_jacobian
@@ -38,10 +39,10 @@ class Restitution(Module):
         """`(q, v+, w)`."""
         mass, jac = mass_and_jacobian(self.system, t, q, v)
         rate, row = jax.value_and_grad(lambda v: self.rate(t, q, v))(v)
-        rows = jnp.concatenate([jac, row[None]])
-        zero = jnp.zeros(jac.shape[0], v.dtype)
-        change = jnp.concatenate([zero, -(1 + self.restitution) * rate[None]])
-        return q, v + self.solve(mass, jnp.zeros_like(v), rows, change)[0], w
+        solve = holding_rank(self.solve, self.system, t, State(q, v, w))
+        # What an impulse of one changes the velocities by, the constraints' impulses with it.
+        change = solve(mass, row, jac, jnp.zeros(jac.shape[0], v.dtype))[0]
+        return q, v - (1 + self.restitution) * rate / (row @ change) * change, w
 
     def rate(self, t, q, v):
         """Rate of the gap [m/s]."""

@@ -13,11 +13,12 @@ from jaxdae.systems import State
 from jaxdae.systems.checks import is_concrete
 
 # Why a run with events ended before its time, other than by its solver or a terminal event.
-GOES_ON, TOO_MANY, OFF_CONSTRAINTS, LASTING, NOT_FINITE = range(5)
+GOES_ON, TOO_MANY, OFF_CONSTRAINTS, LASTING, NOT_FINITE, ACCUMULATED = range(6)
 REASONS = {
     TOO_MANY: "more events than max_events",
     OFF_CONSTRAINTS: "the reset of an event returned a state off the constraints",
     LASTING: "bodies stay in contact behind an impact",
+    ACCUMULATED: "events accumulate at a time",
     NOT_FINITE: "the function or the reset of an event is not finite",
 }
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxdae.events.crossings import FirstCrossing, Rates, Signs, signs, time_tolerance
 from jaxdae.events.declaration import Event
 from jaxdae.events.records import (
+    ACCUMULATED,
     Events,
     GOES_ON,
     LASTING,
@@ -296,6 +297,9 @@ class _Run:
         crossed &= (now.distance <= tolerance) | (now.value == at.value)
         records = self._recorded(part, counted, t, which, (before, after), at)
         code, amount = self._reset_failure(which, changed, t, (before, after), (at, now))
+        since = self._since(part.events, which, t)
+        again = (code == GOES_ON) & counted & (since <= tolerance)
+        code, amount = jnp.where(again, ACCUMULATED, code), jnp.where(again, since, amount)
         code = jnp.where(too_many, TOO_MANY, code)
         records = self._failed(records, code, which, amount)
         stopped = ~happened | terminal | (records.ending != GOES_ON)
@@ -332,6 +336,11 @@ class _Run:
         parts = jax.tree.leaves((after, now.value))
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in parts]))
         return jnp.where(changed & ~finite, NOT_FINITE, code), amount
+
+    def _since(self, events: Events, which, t):
+        """Time [s] since an event happened before."""
+        since = jnp.where(events.indices == which, jnp.abs(t - events.times), jnp.inf)
+        return jnp.min(since)
 
     # What is kept.
 

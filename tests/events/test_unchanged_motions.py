@@ -131,7 +131,7 @@ def test_a_call_like_one_before_gives_the_same():
 
     def run(restitution):
         event = jaxdae.impact(BALL, BALL.gap, restitution)
-        return jaxdae.simulate(BALL, jaxdae.Multipliers(), state, t1=1.5, events=event)
+        return jaxdae.simulate(BALL, jaxdae.Multipliers(), state, t1=1.2, events=event)
 
     a, b, again = run(0.8), run(0.5), run(0.8)
     assert float(a.events.times[1]) != float(b.events.times[1])
