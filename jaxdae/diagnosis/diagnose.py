@@ -91,7 +91,7 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     positions = tuple(y for x in parts for y in x.passages)
     if not parts:
         return Findings(None, known(found))
-    residual, energy = max(x.residual for x in parts), np.concatenate(energies)
+    residual, energy = max(x.residual or 0.0 for x in parts), np.concatenate(energies)
     change = float(np.abs(energy - energy[0]).max())
     return Findings(None, known(found), positions, residual, change)
 
