@@ -10,6 +10,7 @@ import numpy as np
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.diagnosis.passages import BLOCK, BRIEFLY, in_blocks
+from jaxdae.events.crossings import time_tolerance
 from jaxdae.simulation.flow import event_rates
 from jaxdae.simulation.problem import Problem
 
@@ -95,7 +96,8 @@ def _grazing(trajectory: Any) -> Finding | None:
     rates, bent = (np.abs(np.asarray(x)[:count]) for x in (events.rates, events.curvatures))
     times = np.asarray(events.times)[:count]
     span = abs(float(trajectory.final_time) - float(trajectory.start[0]))
-    places = np.flatnonzero(rates <= _GRAZING * bent * span)
+    missed = np.asarray(events.distances)[:count] > time_tolerance(events.times[:count])
+    places = np.flatnonzero((rates <= _GRAZING * bent * span) | np.asarray(missed))
     if not places.size:
         return None
     i = int(places[0])
@@ -129,6 +131,10 @@ def _between_rows(problem: Problem, trajectory: Any, parts: list[Segment]) -> li
     found = []
     for i, name in enumerate(names):
         scale = max((np.abs(x.value[:, i]).max(initial=0.0) for _, x in pieces), default=0.0)
+        undefined = _undefined(name, [(ts, x.value[:, i]) for ts, x in pieces])
+        if undefined is not None:
+            found.append(undefined)
+            continue
         for ts, x in pieces:
             ts, direction = np.asarray(ts), problem.events[i].direction
             one = _unseen(name, ts, x.value[:, i], direction, scale)
@@ -140,6 +146,21 @@ def _between_rows(problem: Problem, trajectory: Any, parts: list[Segment]) -> li
 
 
 _SMALLER = "Take smaller steps: dt, a smaller tolerance, or dtmax of the stepsize_controller."
+
+
+def _undefined(name: str, pieces: list) -> Finding | None:
+    """The first row at which a function is not finite."""
+    for ts, value in pieces:
+        bad = np.flatnonzero(~np.isfinite(value))
+        if bad.size:
+            t = float(ts[bad[0]])
+            return Finding(
+                f"the function of the event {name!r} is not finite at t = {t:.6g} s: what happened "
+                "near there was not seen. Look for a division by zero, or a root or logarithm of a "
+                "negative number in it.",
+                time=t,
+            )
+    return None
 
 
 def _unseen(name: str, ts, value, direction: int, scale: float) -> Finding | None:

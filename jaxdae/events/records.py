@@ -38,6 +38,8 @@ class Events(Module):
         rates: of the function of the event just before it, by time in the direction of integration,
             shape `(max_events,)`.
         curvatures: its second derivatives by time.
+        distances: about the time [s] from the event to the zero of its function: round-off, but
+            where the function hardly crosses zero. These three have no derivatives.
         together: whether at the same time as the event before, to the tolerance of times.
         unwatched: for each name the first time [s] behind which the function was zero with its
             first two derivatives, so that its sign was not known and no event of it was looked for
@@ -54,6 +56,7 @@ class Events(Module):
     after: State
     rates: Float[Array, "*batch events"]
     curvatures: Float[Array, "*batch events"]
+    distances: Float[Array, "*batch events"]
     together: Bool[Array, "*batch events"]
     unwatched: Float[Array, "*batch names"]
     ending: Int[Array, "*batch"]
@@ -107,6 +110,6 @@ class Events(Module):
         zero = jnp.zeros((), int)
         return cls(
             names, jnp.full(places, jnp.inf, t.dtype), jnp.full(places, -1), none, none,
-            full(jnp.nan, places), full(jnp.nan, places), jnp.zeros(places, bool),
+            *(full(jnp.nan, places) for _ in range(3)), jnp.zeros(places, bool),
             jnp.full(len(names), jnp.inf, t.dtype), zero, zero - 1, full(0.0),
         )  # fmt: skip

@@ -92,7 +92,7 @@ def integrate(problem: Problem, method: Method, y0, solve: Callable) -> tuple[In
 
     Args:
         problem: what is simulated.
-        method: how; rows are those of `row_times`.
+        method: how; rows are those of `asked_rows`.
         y0: start: the formulation's own state, and works or `None`.
         solve: `solve(problem, method, y)` integrates a part.
 
@@ -102,7 +102,7 @@ def integrate(problem: Problem, method: Method, y0, solve: Callable) -> tuple[In
     run = _Run(problem, method, solve)
     start, first = jax.lax.stop_gradient(jnp.asarray(problem.times.start)), y0
     if not method.times_are_known:
-        first = moved(start, y0, start - problem.times.start, problem.parts)
+        first = moved(problem.times.start, y0, start - problem.times.start, problem.parts)
     # A segment for each event, one for what follows, and those of crossings that do not count.
     events, most = problem.events, method.max_events
     directed = any(x.direction != 0 for x in events)
@@ -177,6 +177,10 @@ class _Run:
         seen = search.result == _OCCURRED
         until = jax.lax.stop_gradient(jnp.where(seen, search.end_time, target))
         integration, end = self._again(part, until)
+        # A part that was not searched to its end has none.
+        broken = ~seen & (search.result != _SUCCESSFUL) & (integration.result == _SUCCESSFUL)
+        result = diffrax.RESULTS.where(broken, search.result, integration.result)
+        integration = integration._replace(result=result)
         okay = (integration.result == _SUCCESSFUL) & ~wrong
         found = self._zero(part, behind, until, end, seen, okay)
         times, rows = self._rows(part, integration, end, until, found)
@@ -296,17 +300,22 @@ class _Run:
         crossed = (one & happened) | (part.crossed & begins)
         crossed &= (now.distance <= tolerance) | (now.value == at.value)
         records = self._recorded(part, counted, t, which, (before, after), at)
+        ended = integration.result == _SUCCESSFUL
         code, amount = self._reset_failure(which, changed, t, (before, after), (at, now))
+        undefined = ended & ~jnp.all(jnp.isfinite(now.value))
+        nameless = jnp.where(undefined, jnp.argmin(jnp.isfinite(now.value)), which)
+        code = jnp.where(undefined & (code == GOES_ON), NOT_FINITE, code)
         since = self._since(part.events, which, t)
         again = (code == GOES_ON) & counted & (since <= tolerance)
         code, amount = jnp.where(again, ACCUMULATED, code), jnp.where(again, since, amount)
         code = jnp.where(too_many, TOO_MANY, code)
-        records = self._failed(records, code, which, amount)
+        culprit = jnp.where(code == NOT_FINITE, nameless, which)
+        records = self._failed(records, code, culprit, amount)
         stopped = ~happened | terminal | (records.ending != GOES_ON)
         # The next part begins at a time without a derivative, and no later than the end.
         fixed = jax.lax.stop_gradient(t)
         begin = self.sign * jnp.minimum(self.sign * fixed, self.sign * self.end)
-        y_next = moved(begin, y_after, begin - t, self.problem.parts)
+        y_next = moved(t, y_after, begin - t, self.problem.parts)
         pick = lambda on, event, end: jnp.where(happened, jnp.where(stopped, event, on), end)  # noqa: E731
         y_next = jax.tree.map(pick, y_next, y_after, end)
         time = jnp.where(happened, t, integration.end_time)
@@ -333,8 +342,7 @@ class _Run:
             scale = 1 + jnp.max(jnp.abs(jnp.concatenate([after.q, after.v])))
             off = changed & (new > tolerance * scale) & (new > 2 * old)
             code, amount = jnp.where(off, OFF_CONSTRAINTS, code), jnp.where(off, new, amount)
-        parts = jax.tree.leaves((after, now.value))
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in parts]))
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(after)]))
         return jnp.where(changed & ~finite, NOT_FINITE, code), amount
 
     def _since(self, events: Events, which, t):
@@ -365,13 +373,12 @@ class _Run:
         together = jnp.abs(fixed - jax.lax.stop_gradient(previous)) <= time_tolerance(fixed)
         together &= events.indices[jnp.maximum(events.count - 1, 0)] != which
         before, after = states
-        # Saved states of a run keep no derivative of a reset that was not made.
         return Events(
             events.names, put(events.times, t), put(events.indices, which),
             jax.tree.map(put, events.before, before), jax.tree.map(put, events.after, after),
             put(events.rates, at.rate[which]), put(events.curvatures, at.curvature[which]),
-            put(events.together, together), events.unwatched, events.ending, events.culprit,
-            events.amount,
+            put(events.distances, at.distance[which]), put(events.together, together),
+            events.unwatched, events.ending, events.culprit, events.amount,
         )  # fmt: skip
 
     def ended(self, part: _Part) -> Integration:

@@ -119,6 +119,9 @@ def test_a_function_or_a_reset_that_is_not_finite_ends_the_run_in_words():
     root = Event(lambda t, q, v, w: jnp.sqrt(q[0] - 2.0), name="root")  # noqa: ARG005
     with pytest.raises(SimulationError, match=r"event 'root' is not finite there\. Look for"):
         run(root)
+    late = Event(lambda t, q, v, w: jnp.sqrt(q[0] - 0.5), name="late")  # noqa: ARG005
+    with pytest.raises(SimulationError, match="event 'late' is not finite there"):
+        run(late, t1=0.4)
     pole = Event(height, reset=lambda t, q, v, w: (q, v / (0 * v), w), name="pole")  # noqa: ARG005
     with pytest.raises(SimulationError, match="event 'pole' is not finite there"):
         run(pole)
@@ -132,6 +135,12 @@ class Counted(eqx.Module):
     def __call__(self, t, q, v, w):
         del t, v, w
         return q[0] - self.tenths / 10
+
+
+def test_a_function_that_is_not_finite_for_a_while_is_pointed_out():
+    hole = Event(lambda t, q, v, w: 2.0 + jnp.sqrt((t - 0.5) ** 2 - 0.01), name="hole")  # noqa: ARG005
+    with pytest.warns(RuntimeWarning, match=r"'hole' is not finite at t = 0\.4\d* s"):
+        run(hole, t1=1.0)
 
 
 def test_an_event_that_no_kernel_has_is_left_to_the_plain_backend():

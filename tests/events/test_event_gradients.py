@@ -79,6 +79,33 @@ def test_second_derivatives_are_exact(backend):
     np.testing.assert_allclose(found, jax.jacfwd(jax.jacfwd(exact_fifth))(AT), atol=1e-9)
 
 
+class Windy(Ball):
+    """A ball in a wind that changes with time."""
+
+    def force(self, t, q, v, w, u):
+        del q, w, u
+        return 3.0 * jnp.sin(5 * t) * jnp.ones_like(v)
+
+
+@pytest.mark.slow
+def test_second_derivatives_of_motions_that_depend_on_time():
+    """Against central differences of first ones, of 1e-5; steps of a tolerance of 1e-11."""
+
+    def run(height):
+        system = Windy()
+        state = jaxdae.State(jnp.stack([height]), jnp.zeros(1))
+        found = jaxdae.simulate(
+            system, jaxdae.Multipliers(), state, t1=2.0, max_events=5, throw=False,
+            events=jaxdae.impact(system, system.gap, 0.8), saveat=END,
+            stepsize_controller=diffrax.PIDController(rtol=1e-11, atol=1e-11),
+        )  # fmt: skip
+        return jnp.stack([found.events.times[2], found.final_state.q[0]])
+
+    first, height = jax.jacfwd(run), jnp.array(1.0)
+    difference = (first(height + 1e-5) - first(height - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.jacfwd(first)(height), difference, rtol=1e-6)
+
+
 def test_a_batch_has_the_derivatives_of_its_members():
     starts = jnp.stack([AT, AT * jnp.array([1.2, 0.9, 1.0]), AT * jnp.array([0.5, 1.0, 1.1])])
     together = jax.vmap(jax.jacfwd(lambda x: fifth(x)[2]))(starts)
