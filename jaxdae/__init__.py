@@ -39,8 +39,10 @@ Simulate:
 
     BackendError          The native backend was asked for and cannot serve this simulation.
     compile_run           Compile a run of `simulate` as a function of NumPy arrays.
+    Event                 What happens in a run where a function of time and state crosses zero.
     export                Write a run of `simulate` as code for programs without Python.
     ExportedFiles         Files of an exported run.
+    impact                An impact of two bodies, by Newton's law of restitution.
     SimulationError       A simulation ended before its end time.
     simulate              Simulate a constrained system.
     Trajectory            A simulated motion.

@@ -30,6 +30,8 @@ from .control import (
     StateFeedback as StateFeedback,
 )
 from .diagnosis.failure import SimulationError as SimulationError
+from .events.declaration import Event as Event
+from .events.impact import impact as impact
 from .exports.compile import compile_run as compile_run
 from .exports.export import export as export, ExportedFiles as ExportedFiles
 from .formulations import (

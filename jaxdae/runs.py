@@ -1,7 +1,7 @@
 """Simulation: what a user asks for, checked and completed; a run; what there is to say of it."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from jaxdae.diagnosis.backward import start_warning
 from jaxdae.diagnosis.diagnose import diagnose
 from jaxdae.diagnosis.failure import SimulationError
 from jaxdae.diagnosis.starts import DEPENDENT_START, Start
+from jaxdae.events.declaration import check_events, Event
+from jaxdae.events.records import REASONS
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.memory import Memory
 from jaxdae.results.trajectory import Trajectory
@@ -32,6 +34,7 @@ from jaxdae.simulation.invalid import invalidated
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import (
     DEFAULT_TIMES,
+    MAX_EVENTS,
     MAX_STEPS,
     Method,
     Problem,
@@ -73,6 +76,8 @@ def simulate(
     work: bool = False,
     start_tolerance: float | None = START_TOLERANCE,
     max_steps: int = MAX_STEPS,
+    events: Sequence[Event] | Event = (),
+    max_events: int = MAX_EVENTS,
 ) -> Trajectory:
     """Simulate a constrained system.
 
@@ -136,7 +141,13 @@ def simulate(
         work: integrate also the work of forces, dissipation and constraints (`Trajectory.work`).
         start_tolerance: largest constraint residual of the start, relative to `1 + max |q|, |v|`;
             `None` allows any (stabilization from a start off the constraints).
-        max_steps: largest number of steps.
+        max_steps: largest number of steps; with events, of each part between two of them.
+        events: what happens where functions of the state cross zero, `jaxdae.Event` and
+            `jaxdae.impact`: the run ends there, or goes on from another state. What happened is
+            `Trajectory.events`. A saved time at which an event happens has the state behind it.
+            Two crossings of one function within a step that undo each other are not seen.
+        max_events: largest number of events; a run in which there are more fails. Derivatives in
+            reverse mode, and members of a batch, take time and memory for so many.
 
     Returns:
         `Trajectory`.
@@ -159,7 +170,7 @@ def simulate(
     """
     settings = Given(
         t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, backend, progress,
-        throw, work, start_tolerance, max_steps,
+        throw, work, start_tolerance, max_steps, events, max_events,
     )  # fmt: skip
     ready = _ready(system, formulation, state, settings)
     for text in ready.warnings:
@@ -189,6 +200,8 @@ class Given(NamedTuple):
     work: Any
     start_tolerance: Any
     max_steps: Any
+    events: Any = ()
+    max_events: Any = MAX_EVENTS
 
 
 class _Ready(NamedTuple):
@@ -310,6 +323,10 @@ def _raising(problem: Problem, method: Method, declared) -> Trajectory:
     trajectory = Trajectory.of(problem, method, solution)
     if solution.dependent is not None:
         trajectory = eqx.error_if(trajectory, solution.dependent, DEPENDENT_START)
+    if solution.events is not None:
+        for code, reason in REASONS.items():
+            stopped = solution.events.ending == code
+            trajectory = eqx.error_if(trajectory, stopped, f"{reason}.")
     return trajectory.result_code.error_if(trajectory, ~trajectory.success)
 
 
@@ -359,7 +376,7 @@ def _completed(
 ) -> tuple[Problem, Method, tuple[str, ...]]:
     """The same, and what is to be warned of before the run."""
     (t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, backend, progress,
-     throw, work, start_tolerance, max_steps) = settings  # fmt: skip
+     throw, work, start_tolerance, max_steps, events, max_events) = settings  # fmt: skip
     begun = state
     if not getattr(controller, "takes_rates", True):
         refuse_rates(system, type(controller).__name__)
@@ -382,17 +399,20 @@ def _completed(
     dtype = state.q.dtype
     system, formulation, inner = in_dtype((system, formulation, inner), dtype)
     preconditions.check_declaration(system, formulation, inner, state, t0, solver)
+    events = in_dtype(check_events(events, max_events, t0, state), dtype)
 
     period = controller.period if sampled else None
     times = _times(t0, t1, dt, stepsize_controller, saveat, dtype, period)
     fixed = times.grid is not None
+    if events:
+        preconditions.check_with_events(saveat, progress, fixed=fixed)
     if sampled and not fixed:
         stepsize_controller = sampling.with_samples(step_control(stepsize_controller, times))
     start = Start(plant(system), begun, times.start)
     eager = is_eager(formulation, start)
     formulation, known = starts.suited_to_start(formulation, start, start_tolerance, eager=eager)
     direction = _direction(t0, t1, stepsize_controller)
-    problem = Problem(system, formulation, inner, state, times)
+    problem = Problem(system, formulation, inner, state, times, events=events)
     said = tuple(_step_warnings(problem, start.t, solver, direction))
     # What stabilizes constraints acts in the direction of integration.
     sign = jnp.where(t1 < t0, -1, 1).astype(dtype) if direction is None else direction
@@ -407,6 +427,9 @@ def _completed(
         work,
         direction=direction,
         start_is_known=known,
+        times_are_known=are_known(t0, t1, dt, saveat),
+        max_events=max_events,
+        reset_tolerance=start_tolerance,
     )
     problem, method = _with_checked_times(problem, method, bool(throw))
     return *_monitored(*_with_backend(problem, method, backend), throw=throw), said
@@ -487,7 +510,9 @@ def _with_backend(problem: Problem, method: Method, backend) -> tuple[Problem, M
     strict = backend == "native"
     if chosen == "native":
         control = method.stepsize_controller
-        why_not = None if strict else _left_to_plain(times, method.saveat, control)
+        # Parts of a run with events begin and end at times without derivatives.
+        plain_times = not (strict or problem.events)
+        why_not = _left_to_plain(times, method.saveat, control) if plain_times else None
     return problem, method._replace(backend=chosen, strict=strict, why_not=why_not)
 
 

@@ -109,7 +109,11 @@ def test_settings_on_the_pages_are_those_of_the_code():
     page = {x: (ROOT / "docs" / x).read_text() for x in ("options.md", "gpu.md")}
     warnings = (ROOT / "docs/howto/warnings.md").read_text()
     defaults = {x: y.default for x, y in signature(jaxdae.simulate).parameters.items()}
-    for name, said in (("max_steps", "65536"), ("start_tolerance", "`1e-4`")):
+    for name, said in (
+        ("max_steps", "65536"),
+        ("max_events", "100"),
+        ("start_tolerance", "`1e-4`"),
+    ):
         assert f"| `{name}` | {said} |" in page["options.md"]
         assert float(said.strip("`")) == defaults[name]
     iterations = signature(jaxdae.AugmentedLagrangian).parameters["iterations"].default

@@ -19,9 +19,9 @@ MODULES = {
 ROOMS = (
     "storage", "interruptions", "names", "tables", "checks", "reprs", "version", "references",
     "compiled", "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability",
-    "formulations", "solvers", "control", "analysis", "simulation", "diagnosis", "results", "runs",
-    "exports", "tuning", "parallel", "identification", "multibody", "models", "plotting",
-    "commands", "cli",
+    "formulations", "solvers", "events", "control", "analysis", "simulation", "diagnosis",
+    "results", "runs", "exports", "tuning", "parallel", "identification", "multibody", "models",
+    "plotting", "commands", "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "cuda", "launch", "integration", "export")
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
-from jaxdae.diagnosis import branches, failure
+from jaxdae.diagnosis import branches, events, failure
 from jaxdae.diagnosis.backward import growth_along
 from jaxdae.diagnosis.findings import Finding, Findings, NearSingularity
 from jaxdae.diagnosis.preconditions import rest_along
@@ -88,7 +88,29 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     if not (rows and trajectory.plain):
         return Findings(warnings=known(found))
     found.append(rest_along(trajectory))
-    examined = rows_of(trajectory, _tolerance(problem, method))
+    examined, happened = rows_of(trajectory, _tolerance(problem, method)), trajectory.events
+    found.append(limited_by_stability(problem, method, trajectory, examined))
+    if happened is None:
+        result, _ = _of_rows(problem, examined)
+        return result._replace(warnings=known([*found, *result.warnings]))
+    pieces = events.segments(examined.ts, examined.ys, examined.work, happened)
+    found += events.findings(problem, trajectory, pieces)
+    each = [_of_rows(problem, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces]
+    parts, energies = [x for x, _ in each], [x for _, x in each]
+    # The same is wrong with more than one of them, more often than not.
+    found += next((x.warnings for x in parts if x.warnings), ())
+    positions = tuple(y for x in parts for y in x.near_singularities)
+    if not parts:
+        return Findings(None, known(found))
+    residual, energy = max(x.residual or 0.0 for x in parts), np.concatenate(energies)
+    change = float(np.abs(energy - energy[0]).max())
+    return Findings(None, known(found), positions, residual, change)
+
+
+def _of_rows(problem: Problem, examined: "ExaminedRows") -> tuple[Findings, Any]:
+    """What there is to say of rows along which the motion is smooth, and energies there [J]."""
+    system, formulation, controller = problem.parts
+    found = []
     ts, state = examined.ts, _states(system, formulation, examined.ts, examined.ys)
     survey = in_blocks(lambda t, s: _survey_block(system, controller, t, s), BLOCK, ts, state)
     # Rates of coordinates in place of velocities, for curves between rows.
@@ -106,12 +128,13 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     found += [
         _of_positions(system, formulation, ts, rates, survey.jac, passed, vouched=vouched),
         unbalanced,
-        limited_by_stability(problem, method, trajectory, examined),
         growth_along(*problem.parts, ts, state),
     ]
     change = np.abs(survey.energy - survey.energy[0]).max()
-    positions = tuple(near(*passed))
-    return Findings(None, known(found), positions, float(survey.residual.max()), float(change))
+    warnings = tuple(x for x in found if x is not None)
+    residual = float(survey.residual.max())
+    result = Findings(None, warnings, tuple(near(*passed)), residual, float(change))
+    return result, survey.energy
 
 
 def _tolerance(problem: Problem, method: Method) -> float | None:
@@ -306,7 +329,7 @@ def energy_deviation(xp, ts, rows: Row, work=None):
     """
     zero = xp.zeros_like(rows.energy[0])
     if work is not None:
-        return xp.max(xp.abs(rows.energy - rows.energy[0] - work)), zero
+        return xp.max(xp.abs(rows.energy - rows.energy[0] - (work - work[0]))), zero
     gained = _trapezoids(xp, ts, rows.power)
     coarse = _trapezoids(xp, ts[::2], rows.power[::2])
     error = xp.max(xp.abs(rows.energy - rows.energy[0] - gained))
@@ -337,9 +360,13 @@ def _trapezoids(xp, ts, power):
     return xp.concatenate([xp.zeros_like(power[:1]), xp.cumsum(each)])
 
 
-def energy_error(system, controller, ts, states, work):
-    """For `Trajectory.energy_error`: arguments as they stand there, the start first."""
+def energy_error(system, controller, ts, states, work, changes):
+    """For `Trajectory.energy_error`: arguments as they stand there, the start first.
+
+    `changes` are those of the energy by resets of events before each row [J].
+    """
     rows = jax.vmap(lambda t, s: read_row(system, controller, t, s))(ts, states)
+    rows = rows._replace(energy=rows.energy - changes)
     return energy_deviation(jnp, ts, rows, work)[0]
 
 

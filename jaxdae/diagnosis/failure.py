@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import capabilities_of, control_input
+from jaxdae.diagnosis.event_failure import failure_of_events
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.solvers.projected import parts_of
@@ -59,6 +60,9 @@ def describe_failure(trajectory, solver=None) -> str:
         trajectory: a failed run; of a batch, one member.
         solver: the method of the run; `None` where that is not known.
     """
+    of_events = failure_of_events(trajectory)
+    if of_events is not None:
+        return of_events
     t, state = float(trajectory.final_time), trajectory.last_state
     system = trajectory.system
     reason = _reason(trajectory.result)

@@ -22,6 +22,7 @@ from jaxdae.formulations.stabilization import AbstractStabilization, InDirection
 from jaxdae.formulations.structure import depends_on_any
 from jaxdae.linalg.block_tree import connected_parts
 from jaxdae.memory import Memory
+from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.constrained_term import check_forces, check_terms, enforces_constraints
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.projected import parts_of
@@ -297,6 +298,34 @@ def _check_tolerances(stepsize_controller) -> None:
     if fails(lambda *xs: any(not is_number(x) or np.any(x != 0) for x in xs), *values.values()):
         raise ValueError(
             f"{kind} has rtol = atol = 0: no step is accurate enough; give one of them."
+        )
+
+
+def check_with_events(saveat, progress, *, fixed: bool) -> None:
+    """Refuse what a run with events, which is made of parts, does not save or show.
+
+    Args:
+        saveat: what is saved, or `None`.
+        progress: a bar or a meter.
+        fixed: whether the ends of its steps are known.
+
+    Raises:
+        ValueError: naming it, and the remedy.
+    """
+    if not (progress is False or isinstance(progress, diffrax.NoProgressMeter)):
+        raise ValueError("a run with events shows no progress; leave progress out.")
+    if saveat is None:
+        return
+    sub: Any = saveat.subs
+    if saveat.dense or not is_plain(saveat):
+        raise ValueError(
+            "a run with events saves plain states: give SaveAt(ts=…), SaveAt(t0=…, t1=…), or "
+            "SaveAt(steps=…) with dt, without fn, subs or dense."
+        )
+    if sub.steps and (not fixed or sub.ts is not None):
+        raise ValueError(
+            "SaveAt(steps=…) of a run with events needs fixed steps, dt, and no ts: an event ends "
+            "a step, and how many adaptive ones there are is not known. Give SaveAt(ts=…)."
         )
 
 

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.checks import are_known
 from jaxdae.formulations.gains import as_gain, check_positive
 from jaxdae.formulations.realizing import (
     AbstractLaw,
@@ -23,7 +24,6 @@ from jaxdae.formulations.realizing import (
     Magnitude,
     value_of,
 )
-from jaxdae.systems.checks import is_concrete
 
 
 class DelayedLaw(AbstractMemoryLaw):
@@ -140,7 +140,7 @@ class BacklashLaw(AbstractMemoryLaw):
             return
         check_positive("edge", self.edge)
         both: Any = (self.gap, self.edge)
-        if is_concrete(both) and not any(isinstance(x, eqx.Module) for x in both):
+        if are_known(both) and not any(isinstance(x, eqx.Module) for x in both):
             half = np.asarray(self.gap) / 2
             if not np.all(np.asarray(self.edge) < half):
                 raise ValueError(

@@ -136,7 +136,27 @@ def energy_error(run, ts, ys, work):
     total = None if work is None else sum(work)
     if not diagnose.balance_is_known(run.formulation, total):
         return jnp.full((), jnp.nan, ts.dtype)
-    return diagnose.energy_error(run.system, run.controller, ts, states, total)
+    changes = _changes_by_events(run, ts)
+    return diagnose.energy_error(run.system, run.controller, ts, states, total, changes)
+
+
+def _changes_by_events(run, ts):
+    """What resets of events have changed the energy by, before each of some times [J]."""
+    if run.events is None:
+        return jnp.zeros_like(ts)
+    found, at = run.events, lambda t, s: generalized_energy(run.system, t, s.q, s.v)
+    happened = found.indices >= 0
+    times = jnp.where(happened, found.times, run.start[0])
+    first = run.start[1]
+    start = run.formulation.recover(run.system, run.start[0], first)
+    before, after = (
+        jax.tree.map(lambda x, y: jnp.where(_column(happened, x), x, y), states, start)
+        for states in (found.before, found.after)
+    )
+    change = jax.vmap(at)(times, after) - jax.vmap(at)(times, before)
+    sign = jnp.where(run.final_time >= run.start[0], 1.0, -1.0)
+    passed = happened & (sign * found.times <= sign * ts[:, None])
+    return jnp.sum(jnp.where(passed, change, 0.0), axis=1)
 
 
 @_compiled

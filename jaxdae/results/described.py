@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxdae.checks import are_known
 from jaxdae.control.base import ControlledSystem
+from jaxdae.events.records import REASONS
 from jaxdae.solvers.sampled import Sampled
 
 # Rows of all members of a batch together, up to which they are read for the prompt.
@@ -68,6 +69,7 @@ def _lines(run: Any) -> str:
         "solver": None if run.why_solver is None else f"{run.solver}: {run.why_solver}",
         "residuals": None if residual is None else f"|phi|, |d(phi)/dt| at most {residual.text()}",
         "energy": None if energy is None else f"changes by at most {energy.text(' J')}",
+        "events": _events(run),
         "result": _result(run),
     }
     body = "".join(f"\n  {name:<12} {line}" for name, line in lines.items() if line)
@@ -175,6 +177,18 @@ def _steps(run: Any) -> str:
     return f", {most} steps" if least == most else f", {least} … {most} steps"
 
 
+def _events(run: Any) -> str | None:
+    """How many times each happened; of a batch of members, the least and the most."""
+    if run.events is None:
+        return None
+    texts = []
+    for name, count in run.events.counts.items():
+        least, most = int(np.min(count, initial=2**31)), int(np.max(count, initial=0))
+        text = f"{most}" if least >= most else f"{least} … {most}"
+        texts.append(f"{name} did not happen" if most == 0 else f"{name} × {text}")
+    return ", ".join(texts)
+
+
 def _result(run: Any) -> str | None:
     success = np.asarray(run.success)
     if success.size == 0:
@@ -186,10 +200,15 @@ def _result(run: Any) -> str | None:
         early = bool(run.result == diffrax.RESULTS.event_occurred)
         return f"ended by an event at t = {end:.6g} s" if early else f"reached t = {end:.6g} s"
     if run.about is None:
-        reason = diffrax.RESULTS[run.result_code]
+        reason = _early(run) or diffrax.RESULTS[run.result_code]
     else:
         reason = run.about.failure or str(run.known["result"])
     return f"FAILED after t = {end:.6g} s: {_first_sentence(reason)}"
+
+
+def _early(run: Any) -> str | None:
+    """Why its events ended a run as a failure; `None` where they did not."""
+    return None if run.events is None else REASONS.get(int(run.events.ending))
 
 
 def names(labels: Any, field: str, units: str, count: int | None) -> list[str]:

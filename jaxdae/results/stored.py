@@ -15,6 +15,7 @@ import numpy as np
 from jaxdae.checks import are_known
 from jaxdae.control.base import ControlledSystem, ControllerOutput
 from jaxdae.diagnosis.failure import describe_failure
+from jaxdae.events.records import Events
 from jaxdae.results import derived_quantities
 from jaxdae.results.naming import WORKS as WORKS
 from jaxdae.storage.runs import About, PLACES, RATES
@@ -32,6 +33,8 @@ _RESULTS = (
 )  # fmt: skip
 # Numbers of all positions and rates together: half a gigabyte.
 _MOST_VALUES = 2**26
+# Arrays of events have this name before their own.
+EVENTS, _STATES = "events", ("before", "after")
 _JOINED = ("links", "lines", "bodies")
 _NAMED = ("trace", "fixed")
 
@@ -74,11 +77,34 @@ def _read(run) -> dict[str, Any]:
     }  # fmt: skip
     if run.work_integrals is not None:
         results |= dict(zip(WORKS, run.work_integrals, strict=True))
+    if run.events is not None:
+        # Events that end a run early as a failure have no result code of their own.
+        results |= {"success": run.success, **_of_events(run.events)}
     if run.held_rank is not None:
         results["held_rank"] = run.held_rank
     varied = {} if run.varied is None else run.varied.values
     results |= {f"varied.{name}": x for name, x in varied.items()}
     return results | {f"stats.{k}": x for k, x in run.stats.items() if eqx.is_array(x)}
+
+
+def _of_events(events: Events) -> dict[str, Any]:
+    """Arrays of the events of a run by name."""
+    fields = {x.name: getattr(events, x.name) for x in dataclasses.fields(events)}
+    del fields["names"]
+    states = {x: fields.pop(x) for x in _STATES}
+    parts = {f"{x}.{y}": getattr(z, y) for x, z in states.items() for y in "qvw"}
+    return {f"{EVENTS}.{x}": y for x, y in {**fields, **parts}.items()}
+
+
+def events_from(known: Mapping[str, Any], names: tuple[str, ...]) -> Events | None:
+    """The events of a stored run; `None` for one without."""
+    if not names:
+        return None
+    head = f"{EVENTS}."
+    fields = {x.removeprefix(head): y for x, y in known.items() if x.startswith(head)}
+    states = {x: state(*(fields.pop(f"{x}.{y}") for y in "qvw")) for x in _STATES}
+    parts: Any = {**fields, **states}
+    return Events(names=names, **parts)
 
 
 def named(head: str, tree: Any) -> dict[str, Any]:
@@ -162,6 +188,7 @@ def _about(run, left_out: tuple[str, ...]) -> About:
         stats={name: x for name, x in run.stats.items() if not eqx.is_array(x)},
         failure=describe_failure(run) if failed else None,
         left_out=left_out,
+        events=() if run.events is None else run.events.names,
         versions={"jaxdae": __version__, "jax": version("jax")},
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.checks import are_known
+from jaxdae.events.records import Events, GOES_ON
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import solves
 from jaxdae.results import derived_quantities, described, stored, tables
@@ -45,6 +46,8 @@ class Trajectory(eqx.Module):
             run's derivatives is left to the plain program; `None` where nothing is.
         solver: name of the step method.
         projections: Newton iterations that take states between steps onto the constraints.
+        events: events that happened, `jaxdae.events.records.Events`: names, times, states before
+            and behind; `None` for a run without events.
         varied: what differs between the members of a batch, where `varying` has said it.
         known: quantities of a run from a file, by name; those with rows have time behind the batch.
         about: what the file says of it; `None` for a run.
@@ -75,6 +78,7 @@ class Trajectory(eqx.Module):
     given: Any = None
     # Whether the run reached its end, or an event.
     reached: Any = None
+    events: Events | None = None
     varied: Varied | None = None
     known: Mapping[str, Any] = eqx.field(default_factory=dict)
     about: Any = eqx.field(static=True, default=None)
@@ -90,14 +94,19 @@ class Trajectory(eqx.Module):
         """
         parts = problem.system, solution.formulation, problem.controller
         arrays, skeleton = eqx.partition(parts, eqx.is_array)
-        projection = between_steps(method.solver)
-        given = problem.times.end, eqx.filter(problem.event, eqx.is_array)
+        projection, events = between_steps(method.solver), solution.events
+        reached = diffrax.is_okay(solution.result)
+        if events is not None:
+            reached &= events.ending == GOES_ON
+        # Arrays of events are part of what a run depends on.
+        of_events = eqx.filter((problem.event, problem.events), eqx.is_array)
+        given = problem.times.end, of_events
         return cls(
             solution.ts, solution.saved, solution.final_time, solution.final, solution.result,
             solution.stats, solution.interpolation, solution.work, solution.plain, arrays, skeleton,
             solution.backend, solution.why_not, 0 if projection is None else projection.iterations,
             described.solver_name(method.solver), solution.start, solution.monitored, given,
-            diffrax.is_okay(solution.result),
+            reached, events,
         )  # fmt: skip
 
     @classmethod
@@ -117,6 +126,7 @@ class Trajectory(eqx.Module):
             known["ts"], None, known.get("final_time"), None, None, {**about.stats, **stats},
             work_integrals=work, why_not_native=about.why_not_native, solver=about.solver,
             known=known, about=about,
+            events=stored.events_from(known, about.events),
             varied=Varied(varied, about.axes) if varied or about.axes else None,
         )  # fmt: skip
 
@@ -347,7 +357,8 @@ class Trajectory(eqx.Module):
         """Work since `t0` of what changes the generalized energy [J], each of shape `(times,)`.
 
         `energy(t) - energy(t0) = force + dissipation + constraint + explicit`, to integration
-        accuracy: each part is integrated along with the motion.
+        accuracy: each part is integrated along with the motion. What resets of events change is not
+        among it.
 
         Raises:
             ValueError: unless the run was made with `work=True`.
@@ -399,7 +410,8 @@ class Trajectory(eqx.Module):
         of `simulate(..., work=True)`, exact to integration accuracy; without it, that of forces and
         dissipation by the trapezoidal rule over the rows, which is exact for conservative systems.
         NaN where it is not known so: where constraints do work, forces depend on the multipliers or
-        stand in place of constraints, or after a start off them.
+        stand in place of constraints, or after a start off them. What resets of events change is
+        no error.
         """
         self._check_computable("energy_error")
         return derived_quantities.over_run(self, derived_quantities.energy_error)

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import diffrax
 import jax.numpy as jnp
 
+from jaxdae.events.declaration import Event
+from jaxdae.events.records import Events
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.solvers.event import AbstractEvent
 from jaxdae.systems import State, System
@@ -15,6 +17,7 @@ from jaxdae.systems import State, System
 START_TOLERANCE = 1e-4
 MAX_STEPS = 2**16
 DEFAULT_TIMES = 201
+MAX_EVENTS = 100
 # A residual above this power of the machine epsilon is not round-off: 5e-7 in double precision.
 ROUND_OFF = 0.4
 
@@ -51,7 +54,8 @@ class Problem(NamedTuple):
         controller: `u = controller(t, q, v, w)`, or `None`.
         state: start.
         times: from when to when.
-        event: what ends it before, or `None`.
+        event: what ends it before, or `None`; of the engine alone.
+        events: that the user has declared.
     """
 
     system: System
@@ -60,6 +64,7 @@ class Problem(NamedTuple):
     state: State
     times: Times
     event: AbstractEvent | None = None
+    events: tuple[Event, ...] = ()
 
     @property
     def parts(self) -> tuple[System, AbstractFormulation, Callable | None]:
@@ -86,6 +91,10 @@ class Method(NamedTuple):
         start_is_known: whether the start is known to suit the formulation.
         picked: numbers of the rows that are asked for, among more that monitor the run; `None` for
             all.
+        times_are_known: whether times are numbers, by which nothing is differentiated.
+        max_events: largest number of events.
+        reset_tolerance: largest constraint residual behind a reset, relative to
+            `1 + max |q|, |v|`; `None` allows any.
     """
 
     solver: diffrax.AbstractSolver
@@ -102,6 +111,9 @@ class Method(NamedTuple):
     only_end: bool = False
     start_is_known: bool = False
     picked: Any = None
+    times_are_known: bool = True
+    max_events: int = MAX_EVENTS
+    reset_tolerance: Any = None
 
 
 class Integration(NamedTuple):
@@ -151,6 +163,7 @@ class Solution(NamedTuple):
         why_not: what of the run or its derivatives is not native, in words, or `None`.
         dependent: whether constraints depend on each other at the start, so that it failed; `None`
             where that was known or does not matter.
+        events: that happened, or `None` for a run without.
     """
 
     ts: Any
@@ -168,3 +181,4 @@ class Solution(NamedTuple):
     backend: Any
     why_not: str | None
     dependent: Any = None
+    events: Events | None = None

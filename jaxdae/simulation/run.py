@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae.formulations.base import holding_rank, solves
-from jaxdae.simulation import backends
+from jaxdae.simulation import backends, segments
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Solution
 from jaxdae.simulation.saving import is_plain, is_sub
@@ -44,7 +44,7 @@ def run(problem: Problem, method: Method) -> Solution:
     Raises:
         BackendError: when the native backend is asked for by name and cannot serve.
     """
-    system, formulation, _, state, times, _ = problem
+    system, formulation, _, state, times, _, _ = problem
     formulation = holding_rank(formulation, system, times.start, state)
     event = in_dtype(problem.event, state.q.dtype)
     problem = problem._replace(formulation=formulation, event=event)
@@ -56,15 +56,26 @@ def run(problem: Problem, method: Method) -> Solution:
     if dependent is not None:
         begin = jax.tree.map(lambda x: jnp.where(dependent, jnp.nan, x), y0)
     try:
-        backend = backend_of(method.backend)
-        integration = backend.solve(problem, method, begin)
+        integration, events = _integrated(problem, method, begin)
     except backends.UnsuitedError as reason:
         if method.strict:
             raise backends.refused(reason) from None
-        method = method._replace(why_not=str(reason))
-        integration = PLAIN.solve(problem, method, begin)
-    integration = _on_constraints(integration, method, problem, y0)
-    return _solution(integration, method, problem, y0)._replace(dependent=dependent)
+        method = method._replace(why_not=str(reason), backend=PLAIN.name)
+        integration, events = _integrated(problem, method, begin)
+    solution = _solution(integration, method, problem, y0)
+    return solution._replace(dependent=dependent, events=events)
+
+
+def _integrated(problem: Problem, method: Method, y0) -> tuple[Integration, Any]:
+    """The integration by the backend of the method, and events that happened."""
+    backend = backend_of(method.backend)
+
+    def solve(problem: Problem, method: Method, y) -> Integration:
+        return _on_constraints(backend.solve(problem, method, y), method, problem, y0)
+
+    if not problem.events:
+        return solve(problem, method, y0), None
+    return segments.integrate(problem, method, y0, solve)
 
 
 def _dependence(problem: Problem, method: Method):

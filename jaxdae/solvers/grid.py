@@ -17,8 +17,9 @@ class Grid(diffrax.AbstractStepSizeController):
 
     Args:
         ts: the start and the ends of the steps, strictly increasing or decreasing, shape
-            (steps + 1,). The last may be repeated, so that members of a batch have equally many:
-            such steps have no length and change nothing.
+            (steps + 1,). A run that begins later takes those behind its start. The last may be
+            repeated, so that members of a batch have equally many: such steps have no length and
+            change nothing.
         direction: 1 for increasing times, -1 for decreasing ones; `None` where a program finds
             out. Runs that know it share the programs of runs with one step.
     """
@@ -30,8 +31,10 @@ class Grid(diffrax.AbstractStepSizeController):
         return Grid(self.ts * direction)
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        del terms, t0, t1, y0, dt0, args, func, error_order
-        return self.ts[1], 2
+        del terms, t1, y0, dt0, args, func, error_order
+        # A run may begin between two of the times.
+        following = jnp.searchsorted(self.ts, t0, side="right")
+        return self.ts[following], following + 1
 
     def adapt_step_size(
         self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state

@@ -62,6 +62,7 @@ class About:
         left_out: parameters that are no arrays of numbers.
         versions: releases of `jaxdae` and `jax` that made the run.
         drawing: names of the points and what joins them, where the system declares points.
+        events: names of events, as far as the run had some.
     """
 
     model: str = ""
@@ -79,6 +80,7 @@ class About:
     left_out: tuple[str, ...] = ()
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     drawing: Mapping[str, Any] | None = None
+    events: tuple[str, ...] = ()
 
 
 class TrajectoryFileError(ValueError):
@@ -185,11 +187,11 @@ def _checked(about: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, n
         infinity = np.asarray(np.inf, every.dtype)
         arrays["ts"] = every if reached.all() else np.where(reached, every, infinity)
     _check_shapes({name: x.shape for name, x in arrays.items()})
-    # Earlier releases wrote no drawings.
-    about = {"drawing": None, "solver": "", "why_solver": None} | about
+    # Earlier releases wrote no drawings, solvers and events.
+    about = {"drawing": None, "solver": "", "why_solver": None, "events": ()} | about
     fields = {x.name: about[x.name] for x in dataclasses.fields(About)}
     fields["labels"] = {name: tuple(x) for name, x in fields["labels"].items()}
-    fields |= {name: tuple(fields[name]) for name in ("axes", "left_out")}
+    fields |= {name: tuple(fields[name]) for name in ("axes", "left_out", "events")}
     return arrays, About(**fields)
 
 

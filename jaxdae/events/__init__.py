@@ -1,0 +1,1 @@
+"""Events: what happens where a function of the state crosses zero, impacts among it."""

@@ -1,0 +1,115 @@
+"""Events that happened in a run."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxdae.checks import are_known
+from jaxdae.reprs import Module
+from jaxdae.systems import State
+
+# Why a run with events ended before its time, other than by its solver or a terminal event.
+GOES_ON, TOO_MANY, OFF_CONSTRAINTS, LASTING, NOT_FINITE, ACCUMULATED = range(6)
+REASONS = {
+    TOO_MANY: "more events than max_events",
+    OFF_CONSTRAINTS: "the reset of an event returned a state off the constraints",
+    LASTING: "bodies stay in contact behind an impact",
+    ACCUMULATED: "events accumulate at a time",
+    NOT_FINITE: "the function or the reset of an event is not finite",
+}
+
+
+class Events(Module):
+    """Events that happened in a run, in their order; axes of a batch come first.
+
+    There are `max_events` places. Those without an event have `times = inf`, `indices = -1` and NaN
+    for the rest.
+
+    Attributes:
+        names: of all events of the run, also of those that did not happen.
+        times: when [s], shape `(max_events,)`.
+        indices: which: places in `names`, shape `(max_events,)`.
+        before: states just before, `q (max_events, n)`, `v`, `w`.
+        after: states just behind; the same where the run ended.
+        rates: of the function of the event just before it, by time in the direction of integration,
+            shape `(max_events,)`.
+        curvatures: its second derivatives by time.
+        distances: about the time [s] from the event to the zero of its function: round-off, but
+            where the function hardly crosses zero. These three have no derivatives.
+        together: whether at the same time as the event before, to the tolerance of times.
+        unwatched: for each name the first time [s] behind which the function was zero with its
+            first two derivatives, so that its sign was not known and no event of it was looked for
+            until the next; `inf` where that was nowhere. Shape `(len(names),)`.
+        ending: a number that says why the run ended early, `REASONS` by number; 0 where it did not.
+        culprit: which event did it, place in `names`; -1 for none.
+        amount: by how much, as the reason has it.
+    """
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    times: Float[Array, "*batch events"]
+    indices: Int[Array, "*batch events"]
+    before: State
+    after: State
+    rates: Float[Array, "*batch events"]
+    curvatures: Float[Array, "*batch events"]
+    distances: Float[Array, "*batch events"]
+    together: Bool[Array, "*batch events"]
+    unwatched: Float[Array, "*batch names"]
+    ending: Int[Array, "*batch"]
+    culprit: Int[Array, "*batch"]
+    amount: Float[Array, "*batch"]
+
+    @property
+    def count(self) -> Int[Array, "*batch"]:
+        """How many events happened; one number for each batch member."""
+        return (self.indices >= 0).sum(axis=-1)
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """How many times each event happened, by name."""
+        return {name: (self.indices == i).sum(axis=-1) for i, name in enumerate(self.names)}
+
+    def times_of(self, name: str) -> Float[Array, "*batch events"]:
+        """Times of one event [s] in their places, `inf` in those of others.
+
+        Args:
+            name: of the event.
+
+        Raises:
+            KeyError: for a name that no event has, with those that there are.
+        """
+        return jnp.where(self.indices == self._index(name), self.times, jnp.inf)
+
+    def _index(self, name: str) -> int:
+        if name not in self.names:
+            raise KeyError(f"no event is named {name!r}; there are {', '.join(self.names)}.")
+        return self.names.index(name)
+
+    def __len__(self) -> int:
+        if self.indices.ndim != 1 or not are_known(self.indices):
+            raise TypeError("only events of a single run outside of jax.jit can be counted so.")
+        return int(np.sum(np.asarray(self.indices) >= 0))
+
+    @classmethod
+    def empty(cls, names: tuple[str, ...], places: int, state: State, t) -> "Events":
+        """No events yet.
+
+        Args:
+            names: of the events.
+            places: for so many.
+            state: an example.
+            t: a time [s], whose precision is taken.
+        """
+        dtype = state.q.dtype
+        none = jax.tree.map(lambda x: jnp.full((places, *x.shape), jnp.nan, x.dtype), state)
+        full = lambda value, *shape: jnp.full(shape, value, dtype)  # noqa: E731
+        zero = jnp.zeros((), int)
+        return cls(
+            names, jnp.full(places, jnp.inf, t.dtype), jnp.full(places, -1), none, none,
+            *(full(jnp.nan, places) for _ in range(3)), jnp.zeros(places, bool),
+            jnp.full(len(names), jnp.inf, t.dtype), zero, zero - 1, full(0.0),
+        )  # fmt: skip

@@ -1,0 +1,460 @@
+"""A run with events: parts between two of them, one after the other.
+
+Each part is searched first for the time at which a function of an event crosses zero, on the dense
+output of its steps, without derivatives. Then it is integrated again to this time, which is a
+constant now, and the remaining distance to the zero, the error of dense output, is gone by Newton's
+method with short steps along the motion. Derivatives follow from that alone: the next part begins
+at a constant time, with the state moved there along the motion behind the event.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from jaxdae.events.crossings import FirstCrossing, Rates, Signs, signs, time_tolerance
+from jaxdae.events.declaration import Event
+from jaxdae.events.records import (
+    ACCUMULATED,
+    Events,
+    GOES_ON,
+    LASTING,
+    NOT_FINITE,
+    OFF_CONSTRAINTS,
+    TOO_MANY,
+)
+from jaxdae.simulation.field import vector_field
+from jaxdae.simulation.flow import event_rates, moved
+from jaxdae.simulation.problem import Integration, Method, Problem
+from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.projected import between_steps
+from jaxdae.systems import constraint_residuals, State
+
+# Newton iterations to the zero, from the error of dense output: each doubles the digits.
+_ITERATIONS = 3
+# Of rates of a gap before and behind an impact, in units of the round-off: less is none.
+_NO_RATE = 64
+_OCCURRED: Any = diffrax.RESULTS.event_occurred
+_SUCCESSFUL: Any = diffrax.RESULTS.successful
+
+
+class _Part(NamedTuple):
+    """Where a run is between two parts.
+
+    Args:
+        t: time [s], without a derivative.
+        y: what is integrated, there.
+        time: the same time, as it depends on what is differentiated by.
+        done: whether the run has ended.
+        result: diffrax's result code.
+        times: of the rows [s], infinite where they were not reached.
+        rows: what is saved.
+        crossed: which functions are zero as they have just crossed it, shape (k,).
+        pending: events that happen here, too, shape (k,).
+        steps: made, kept, and made in searches.
+        events: that happened.
+    """
+
+    t: Any
+    y: Any
+    time: Any
+    done: Any
+    result: Any
+    times: Any
+    rows: Any
+    crossed: Any
+    pending: Any
+    steps: Any
+    events: Events
+
+
+class _Found(NamedTuple):
+    """The zero of a function next to the end of a part.
+
+    Args:
+        which: number of the event.
+        happened: whether there is one.
+        t: time [s], with its derivative.
+        y: what is integrated, there.
+    """
+
+    which: Any
+    happened: Any
+    t: Any
+    y: Any
+
+
+def integrate(problem: Problem, method: Method, y0, solve: Callable) -> tuple[Integration, Events]:
+    """Integrate a run with events.
+
+    Args:
+        problem: what is simulated.
+        method: how; rows are those of `asked_rows`.
+        y0: start: the formulation's own state, and works or `None`.
+        solve: `solve(problem, method, y)` integrates a part.
+
+    Returns:
+        The integration, and the events.
+    """
+    run = _Run(problem, method, solve)
+    start, first = jax.lax.stop_gradient(jnp.asarray(problem.times.start)), y0
+    if not method.times_are_known:
+        first = moved(problem.times.start, y0, start - problem.times.start, problem.parts)
+    # A segment for each event, one for what follows, and those of crossings that do not count.
+    events, most = problem.events, method.max_events
+    directed = any(x.direction != 0 for x in events)
+    length = most + 1 + (most + len(events)) * directed
+    state = problem.formulation.recover(problem.system, problem.times.start, y0[0])
+    records = Events.empty(tuple(x.name for x in events), most, state, start)
+    ts = run.row_times
+    none = jnp.zeros(len(events), bool)
+    part = _Part(
+        start, first, start, jnp.array(False), _SUCCESSFUL, jnp.full(ts.shape, jnp.inf, ts.dtype),
+        jax.tree.map(lambda x: jnp.full((ts.size, *x.shape), jnp.inf, x.dtype), y0),
+        none, none, jnp.zeros(3, int), records,
+    )  # fmt: skip
+
+    @jax.checkpoint
+    def go_on(part: _Part) -> _Part:
+        return jax.lax.cond(part.done, lambda x: x, run.part, part)
+
+    part, _ = jax.lax.scan(lambda part, _: (go_on(part), None), part, length=length)
+    return run.ended(part), run.events_of(part)
+
+
+class _Run:
+    """What parts of a run have in common.
+
+    Args:
+        problem: what is simulated.
+        method: how.
+        solve: integrates a part.
+    """
+
+    def __init__(self, problem: Problem, method: Method, solve: Callable):
+        self.problem, self.solve = problem, solve
+        # For what has no derivatives: where to search, and which events happen.
+        self.fixed = jax.tree.map(_without_derivatives, problem)
+        times = problem.times
+        self.end = jax.lax.stop_gradient(jnp.asarray(times.end))
+        self.sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(self.end.dtype)
+        self.span = jnp.abs(self.end - jax.lax.stop_gradient(times.start))
+        self.asked, self.has_end = asked_rows(problem, method)
+        self.row_times = jax.lax.stop_gradient(jnp.asarray(self.asked, self.end.dtype))
+        steps, grid = method.max_steps, times.grid
+        if grid is not None:  # steps end at its times, wherever a part begins
+            control = Grid(jnp.asarray(grid), method.direction)
+            method = method._replace(stepsize_controller=control)
+            steps = steps + 1
+        self.method = method._replace(saveat=None, only_end=False, picked=None, max_steps=steps)
+        self.search = self.method._replace(adjoint=diffrax.ForwardMode())
+        self.projection = between_steps(method.solver)
+        events = problem.events
+        self.directions = jnp.array([x.direction for x in events])
+        self.ends_run = jnp.array([x.reset is None for x in events])
+        self.one_sided = jnp.array([x.one_sided for x in events])
+        # Found where a part is traced.
+        self.example: Any = None
+
+    # One part.
+
+    def part(self, part: _Part) -> _Part:
+        """One part of the run, and the event at its end."""
+        ready = jnp.any(part.pending)
+        here = jax.lax.stop_gradient((part.t, part.y))
+        begun = self._rates(*here)
+        behind = signs(begun, part.t, self.span, part.crossed)
+        behind = behind._replace(sign=jnp.where(part.pending, -behind.sign, behind.sign))
+        touching = self.one_sided & behind.known & (behind.sign < 0)
+        undefined = ~jnp.isfinite(begun.value)
+        wrong = jnp.any(touching | undefined)
+        target = jnp.where(ready | wrong, part.t, self.end)
+        crossing = FirstCrossing.behind(self.fixed.events, behind, part.t)
+        search = self._integrated(self.fixed, self.search, crossing, *here, target, None)
+        seen = search.result == _OCCURRED
+        until = jax.lax.stop_gradient(jnp.where(seen, search.end_time, target))
+        integration, end = self._again(part, until)
+        # A part that was not searched to its end has none.
+        broken = ~seen & (search.result != _SUCCESSFUL) & (integration.result == _SUCCESSFUL)
+        result = diffrax.RESULTS.where(broken, search.result, integration.result)
+        integration = integration._replace(result=result)
+        okay = (integration.result == _SUCCESSFUL) & ~wrong
+        found = self._zero(part, behind, until, end, seen, okay)
+        times, rows = self._rows(part, integration, end, until, found)
+        steps = [integration.stats[x] for x in ("num_steps", "num_accepted_steps")]
+        steps = jnp.stack([jnp.asarray(x, int) for x in (*steps, search.stats["num_steps"])])
+        unwatched = ~behind.known & (part.events.unwatched == jnp.inf)
+        events = eqx.tree_at(
+            lambda x: x.unwatched, part.events, jnp.where(unwatched, here[0], part.events.unwatched)
+        )
+        code = jnp.where(jnp.any(undefined), NOT_FINITE, jnp.where(wrong, LASTING, GOES_ON))
+        culprit = jnp.argmax(jnp.where(jnp.any(undefined), undefined, touching))
+        events = self._failed(events, code, culprit, begun.value[culprit])
+        part = part._replace(times=times, rows=rows, steps=part.steps + steps, events=events)
+        return self._behind(part, behind, integration, end, found)
+
+    def _integrated(self, problem: Problem, method: Method, event, t, y, until, ts) -> Integration:
+        times = problem.times._replace(start=t, end=until, grid=None, saved=ts)
+        if ts is None:
+            method = method._replace(saveat=diffrax.SaveAt(t1=True))
+        problem = problem._replace(times=times, event=event, events=())
+        return self.solve(problem, method, y)
+
+    def _again(self, part: _Part, until) -> tuple[Integration, Any]:
+        """A part integrated to a time, and what is integrated there."""
+        inside = jnp.clip(self.sign * self.row_times, self.sign * part.t, self.sign * until)
+        ts, work = self.sign * inside, part.y[1] is not None
+        if work:  # of which integrations give no end but in a row
+            ts = jnp.concatenate([ts, until[None]])
+        found = self._integrated(
+            self.problem, self.method, None, part.t, part.y, until, ts if ts.size else None
+        )
+        if self.example is None:
+            self.example = found.backend, found.why_not
+        rows = found.rows
+        end = found.end, jax.tree.map(lambda x: x[-1], rows[1])
+        count = self.row_times.size
+        found = found._replace(ts=found.ts[:count], rows=jax.tree.map(lambda x: x[:count], rows))
+        return found, end
+
+    def _rates(self, t, y) -> Rates:
+        """Functions of all events and their rates along the motion, without derivatives."""
+        t, y = jax.lax.stop_gradient((t, y))
+        return event_rates(self.fixed.events, t, y, self.sign, self.fixed.parts)
+
+    def _zero(self, part: _Part, behind: Signs, until, end, seen, okay) -> _Found:
+        """The event at the end of a part, and where its function is zero to round-off."""
+        at_end, tolerance = self._rates(until, end), time_tolerance(until)
+        # At the end of the run a function that is zero but for the tolerance of times counts.
+        near = (at_end.distance <= tolerance) & (behind.sign * at_end.rate < 0) & behind.known
+        near &= (jnp.abs(until - part.t) > tolerance) | ~behind.zero
+        last = ~seen & (until == self.end) & jnp.any(near)
+        candidates = jnp.where(last, near, behind.known)
+        candidates = jnp.where(jnp.any(part.pending), part.pending, candidates)
+        distance = jnp.where(candidates, at_end.distance, jnp.inf)
+        which = jnp.argmin(distance)
+        happened = okay & (seen | last | jnp.any(part.pending))
+        limit = 0.25 * jnp.abs(until - part.t) + tolerance
+
+        problem = self.problem
+
+        def closer(at, _):
+            t, y = at
+            found = event_rates(problem.events, t, y, self.sign, problem.parts)
+            rate, value = found.rate[which], found.value[which]
+            usable = happened & (rate != 0) & (jnp.abs(value) <= limit * jnp.abs(rate))
+            step = jnp.where(usable, -self.sign * value / jnp.where(usable, rate, 1.0), 0.0)
+            return (t + step, moved(t, y, step, self.problem.parts)), None
+
+        (t, y), _ = jax.lax.scan(closer, (until, end), length=_ITERATIONS)
+        if self.projection is not None:
+            y = self.projection.project(t, y, self.problem.parts)
+        return _Found(which, happened, t, y)
+
+    def _rows(self, part: _Part, integration: Integration, end, until, found: _Found):
+        """Rows of the run with those of a part."""
+        ts, sign = self.row_times, self.sign
+        event = jax.lax.stop_gradient(found.t)
+        last = jnp.where(found.happened, sign * jnp.minimum(sign * event, sign * until), until)
+        first = sign * ts >= sign * part.t
+        inside = first & (sign * ts <= sign * last) & jnp.isfinite(integration.ts)
+        # What dense output of the search left out; so near to the end a tangent is exact.
+        beyond = found.happened & (sign * ts > sign * until) & (sign * ts <= sign * event)
+        slope = vector_field(until, end, self.problem.parts)
+
+        def merged(kept, new, end, slope):
+            away = (ts - until).reshape(-1, *(1,) * end.ndim)
+            extended = end[None] + jnp.where(_column(beyond, kept), away, 0.0) * slope[None]
+            new = jnp.where(_column(inside, new), new, extended)
+            return jnp.where(_column(inside | beyond, new), new, kept)
+
+        rows = jax.tree.map(merged, part.rows, integration.rows, end, slope)
+        return jnp.where(inside | beyond, ts, part.times), rows
+
+    def _behind(
+        self, part: _Part, behind: Signs, integration: Integration, end, found: _Found
+    ) -> _Part:
+        """The run behind the event at the end of a part, or at its own end."""
+        events, (system, formulation, _) = self.problem.events, self.problem.parts
+        which, happened, t, y = found
+        one, crossing = jnp.arange(len(events)) == which, -behind.sign.astype(int)
+        counts = (self.directions == 0) | (self.directions == crossing)
+        counted = happened & counts[which] & (part.events.count < part.events.times.size)
+        too_many = happened & counts[which] & ~counted
+        terminal = counted & self.ends_run[which]
+        before = formulation.recover(system, t, y[0])
+        after = _after(events, which, counted, t, before)
+        inner = formulation.init(system, t, after, like=y[0])
+        changed = counted & ~terminal
+        y_after = jax.tree.map(lambda a, b: jnp.where(changed, a, b), inner, y[0]), y[1]
+        at, now = (self._rates(t, x) for x in (y, y_after))
+        tolerance = time_tolerance(t)
+        # What falls to zero here as well happens next.
+        pending = happened & counts & ~one & behind.known & (behind.sign * at.rate < 0)
+        pending &= (at.distance <= tolerance) & (now.distance <= tolerance)
+        pending &= (behind.sign * now.rate < 0) & ~part.crossed
+        begins = jnp.abs(jax.lax.stop_gradient(t) - part.t) <= tolerance
+        crossed = (one & happened) | (part.crossed & begins)
+        crossed &= (now.distance <= tolerance) | (now.value == at.value)
+        records = self._recorded(part, counted, t, which, (before, after), at)
+        ended = integration.result == _SUCCESSFUL
+        code, amount = self._reset_failure(which, changed, t, (before, after), (at, now))
+        undefined = ended & ~jnp.all(jnp.isfinite(now.value))
+        nameless = jnp.where(undefined, jnp.argmin(jnp.isfinite(now.value)), which)
+        code = jnp.where(undefined & (code == GOES_ON), NOT_FINITE, code)
+        since = self._since(part.events, which, t)
+        again = (code == GOES_ON) & counted & (since <= tolerance)
+        code, amount = jnp.where(again, ACCUMULATED, code), jnp.where(again, since, amount)
+        code = jnp.where(too_many, TOO_MANY, code)
+        culprit = jnp.where(code == NOT_FINITE, nameless, which)
+        records = self._failed(records, code, culprit, amount)
+        stopped = ~happened | terminal | (records.ending != GOES_ON)
+        # The next part begins at a time without a derivative, and no later than the end.
+        fixed = jax.lax.stop_gradient(t)
+        begin = self.sign * jnp.minimum(self.sign * fixed, self.sign * self.end)
+        y_next = moved(t, y_after, begin - t, self.problem.parts)
+        pick = lambda on, event, end: jnp.where(happened, jnp.where(stopped, event, on), end)  # noqa: E731
+        y_next = jax.tree.map(pick, y_next, y_after, end)
+        time = jnp.where(happened, t, integration.end_time)
+        result = diffrax.RESULTS.where(
+            happened | (records.ending != GOES_ON), _OCCURRED, integration.result
+        )
+        return _Part(
+            jnp.where(happened, begin, jax.lax.stop_gradient(time)), y_next, time, stopped, result,
+            part.times, part.rows, crossed, pending, part.steps, records,
+        )  # fmt: skip
+
+    def _reset_failure(self, which, changed, t, states, found: tuple[Rates, Rates]):
+        """What is wrong behind a reset, as a number, and by how much."""
+        (before, after), (at, now) = states, found
+        system, formulation, _ = self.problem.parts
+        eps = float(jnp.finfo(after.q.dtype).eps)
+        rest = now.rate[which] <= _NO_RATE * eps * jnp.abs(at.rate[which])
+        rests = changed & self.one_sided[which] & rest & (now.curvature[which] <= 0)
+        code = jnp.where(rests, LASTING, GOES_ON)
+        amount = now.curvature[which]
+        tolerance = self.method.reset_tolerance
+        if tolerance is not None and formulation.capabilities.enforces_constraints:
+            old, new = (_residual(system, t, x) for x in (before, after))
+            scale = 1 + jnp.max(jnp.abs(jnp.concatenate([after.q, after.v])))
+            off = changed & (new > tolerance * scale) & (new > 2 * old)
+            code, amount = jnp.where(off, OFF_CONSTRAINTS, code), jnp.where(off, new, amount)
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(after)]))
+        return jnp.where(changed & ~finite, NOT_FINITE, code), amount
+
+    def _since(self, events: Events, which, t):
+        """Time [s] since an event happened before."""
+        since = jnp.where(events.indices == which, jnp.abs(t - events.times), jnp.inf)
+        return jnp.min(since)
+
+    # What is kept.
+
+    def _failed(self, events: Events, code, culprit, amount) -> Events:
+        """Events with the reason for an early end; the first is kept."""
+        new = (code != GOES_ON) & (events.ending == GOES_ON)
+        found = (code, culprit, jax.lax.stop_gradient(amount))
+        fields = lambda x: (x.ending, x.culprit, x.amount)  # noqa: E731
+        old = fields(events)
+        kept = tuple(jnp.where(new, a, b).astype(b.dtype) for a, b in zip(found, old, strict=True))
+        return eqx.tree_at(fields, events, kept)
+
+    def _recorded(self, part: _Part, counted, t, which, states, at: Rates) -> Events:
+        """Events with one more."""
+        events = part.events
+        place = jnp.where(counted, events.count, events.times.size)  # behind the last: dropped
+        put = lambda x, new: x.at[place].set(new, mode="drop")  # noqa: E731
+        previous = jnp.where(
+            events.count > 0, events.times[jnp.maximum(events.count - 1, 0)], jnp.inf
+        )
+        fixed = jax.lax.stop_gradient(t)
+        together = jnp.abs(fixed - jax.lax.stop_gradient(previous)) <= time_tolerance(fixed)
+        together &= events.indices[jnp.maximum(events.count - 1, 0)] != which
+        before, after = states
+        return Events(
+            events.names, put(events.times, t), put(events.indices, which),
+            jax.tree.map(put, events.before, before), jax.tree.map(put, events.after, after),
+            put(events.rates, at.rate[which]), put(events.curvatures, at.curvature[which]),
+            put(events.distances, at.distance[which]), put(events.together, together),
+            events.unwatched, events.ending, events.culprit, events.amount,
+        )  # fmt: skip
+
+    def ended(self, part: _Part) -> Integration:
+        """The run as one integration."""
+        times, parts = self.problem.times, self.problem.parts
+        rows, ts, end, time = part.rows, part.times, part.y, part.time
+        if not self.method.times_are_known:
+            rows, ts = self._rows_of_times(rows, ts)
+            late = jnp.where(part.result == _SUCCESSFUL, times.end - self.end, 0.0)
+            end, time = moved(time, end, late, parts), time + late
+        if self.has_end:
+            place = jnp.sum(jnp.isfinite(ts))
+            put = lambda x, new: (  # noqa: E731
+                jnp.concatenate([x, jnp.full_like(new, jnp.inf)[None]]).at[place].set(new)
+            )
+            ts, rows = put(ts, time), jax.tree.map(put, rows, end)
+        backend, why_not = self.example
+        made, kept, searched = part.steps
+        stats = {
+            "num_steps": made, "num_accepted_steps": kept, "num_rejected_steps": made - kept,
+            "num_search_steps": searched, "max_steps": self.method.max_steps,
+        }  # fmt: skip
+        return Integration(backend, ts, rows, time, end[0], stats, part.result, why_not=why_not)
+
+    def _rows_of_times(self, rows, ts):
+        """Rows with derivatives by their times."""
+        reached, asked = jnp.isfinite(ts), jnp.asarray(self.asked, ts.dtype)
+        late = jnp.where(reached, asked - self.row_times, 0.0)
+        safe = jnp.where(reached, self.row_times, self.problem.times.start)
+        first = jax.tree.map(lambda x: jnp.where(_column(reached, x), x, 0.0), rows)
+        move = jax.vmap(lambda t, y, late: moved(t, y, late, self.problem.parts))
+        later = move(safe, first, late)
+        keep = lambda a, b: jnp.where(_column(reached, a), a, b)  # noqa: E731
+        return jax.tree.map(keep, later, rows), jnp.where(reached, asked, ts)
+
+    def events_of(self, part: _Part) -> Events:
+        """Events of the run; where parts were used up, that is said."""
+        code = jnp.where(part.done, GOES_ON, TOO_MANY)
+        return self._failed(part.events, code, -1, jnp.zeros((), self.end.dtype))
+
+
+def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool]:
+    """Times of the rows of a run with events, and whether one for its end follows."""
+    times, saveat = problem.times, method.saveat
+    if saveat is None:
+        return times.saved, False
+    sub: Any = saveat.subs
+    parts = [] if not sub.t0 else [jnp.asarray(times.start)[None]]
+    at_end = False
+    if sub.steps:
+        parts.append(jnp.asarray(times.grid)[sub.steps :: sub.steps])
+        at_end = (len(times.grid) - 1) % sub.steps == 0
+    if sub.ts is not None:
+        parts.append(sub.ts)
+    dtype = jnp.asarray(times.end).dtype
+    found = [jnp.zeros(0, dtype), *(jnp.asarray(x, dtype) for x in parts)]
+    return jnp.concatenate(found), bool(sub.t1) and not at_end
+
+
+def _without_derivatives(x):
+    return jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x
+
+
+def _after(events: tuple[Event, ...], which, counted, t, before: State) -> State:
+    """The state behind an event; unchanged where none counts."""
+    number = jnp.where(counted, which, len(events))
+    # Functions, as methods of modules with traced arrays have no hash.
+    changes: list[Callable] = [lambda x=x: x.after(t, before) for x in events]
+    return jax.lax.switch(number, [*changes, lambda: before])
+
+
+def _residual(system, t, state: State):
+    """The largest constraint residual, at both levels."""
+    found = constraint_residuals(system, t, state.q, state.v)
+    return jnp.max(jnp.abs(jnp.concatenate([found.phi, found.phi_dot])), initial=0.0)
+
+
+def _column(mask, x):
+    return mask.reshape(-1, *[1] * (x.ndim - 1))
