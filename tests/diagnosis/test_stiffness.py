@@ -1,6 +1,7 @@
 """Steps that are short for the sake of stability are pointed out, and no others."""
 
 import warnings
+from typing import Any
 
 import diffrax
 import jax
@@ -31,7 +32,8 @@ def _run(system, formulation, state, **settings):
     """A run and what is said of it."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        run = jaxdae.simulate(system, formulation, state, **{"t1": 5.0} | settings)
+        given: Any = {"t1": 5.0} | settings
+        run = jaxdae.simulate(system, formulation, state, **given)
     return run, [str(x.message) for x in said]
 
 

@@ -1,5 +1,7 @@
 """A ball that bounces on a floor, by simulation and by parabolas."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -29,11 +31,12 @@ class Ball(jaxdae.System):
 BALL = Ball()
 
 
-def bounced(height=1.0, restitution=0.8, *, t1=3.0, system=BALL, **how):
+def bounced(height=1.0, restitution=0.8, *, t1=3.0, system=BALL, **how) -> Any:
     state = jaxdae.State(jnp.array([height]), jnp.zeros(1))
     events = [jaxdae.impact(system, system.gap, restitution)]
+    settings: Any = {"max_events": 8} | how
     return jaxdae.simulate(
-        system, jaxdae.Multipliers(), state, t1=t1, events=events, **({"max_events": 8} | how)
+        system, jaxdae.Multipliers(), state, t1=t1, events=events, **settings
     )
 
 

@@ -78,9 +78,9 @@ class HungRod(jaxdae.System):
 
 
 class Follower(jaxdae.System):
-    """An actuator state that follows a slow input fast: `w' = -rate (w - cos t)`."""
+    """An actuator state that follows a slow input fast: `w' = -decay (w - cos t)`."""
 
-    rate: float = 1e5
+    decay: float = 1e5
 
     def kinetic_energy(self, t, q, v):
         del t, q
@@ -88,4 +88,4 @@ class Follower(jaxdae.System):
 
     def actuator_rate(self, t, q, v, w, u):
         del q, v, u
-        return -self.rate * (w - jnp.cos(t))
+        return -self.decay * (w - jnp.cos(t))
