@@ -354,7 +354,7 @@ def _with_solver(system, formulation, state, settings: Given) -> tuple[Given, st
         plain = settings._replace(solver=solver, throw=False, saveat=None, progress=False)
         return _completed(system, formulation, state, plain)[:2]
 
-    solver, why = automatic.choose(complete)
+    solver, why = automatic.choose(complete, is_eager)
     return settings._replace(solver=solver), why
 
 

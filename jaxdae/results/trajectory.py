@@ -78,7 +78,7 @@ class Trajectory(eqx.Module):
     given: Any = None
     # Whether the run reached its end, or an event.
     reached: Any = None
-    events: Events | None = None
+    events: Any = None
     varied: Varied | None = None
     known: Mapping[str, Any] = eqx.field(default_factory=dict)
     about: Any = eqx.field(static=True, default=None)

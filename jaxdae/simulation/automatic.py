@@ -26,7 +26,7 @@ from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.solvers.rodas5p import Rodas5P
 from jaxdae.stability.reach import reach
 from jaxdae.stability.stability_functions import amplification
-from jaxdae.systems.checks import constraint_counts, is_eager
+from jaxdae.systems.checks import constraint_counts
 from jaxdae.tables import root_text
 
 # What is taken where nothing is known, and for motions that are not stiff.
@@ -61,18 +61,21 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(complete: Callable[[Any], tuple[Problem, Method]]) -> Choice:
+def choose(
+    complete: Callable[[Any], tuple[Problem, Method]], known: Callable[[Problem], bool]
+) -> Choice:
     """The step method of a run.
 
     Args:
         complete: from a step method to the run by it, its arguments checked and completed; raises
             `ValueError` where the two do not fit.
+        known: whether the numbers of a problem are known, so that runs can be tried.
 
     Raises:
         ValueError: as `complete` does for an explicit method.
     """
     problem, method = complete(EXPLICIT)
-    if not is_eager(problem):
+    if not known(problem):
         return Choice(
             EXPLICIT,
             "inside a JAX transformation no numbers are known, of which another choice could be "

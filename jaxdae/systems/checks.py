@@ -95,10 +95,11 @@ def check_functions(system: System, state: State, u=None, t=0.0, *, forces: bool
     ):
         if not forces and (function == "actuator_rate" or function.endswith("force")):
             continue
-        if function == "reaction_dependent_force":
+        if function in ("stiff_force", "reaction_dependent_force"):
             declared = getattr(getattr(system, function), "__func__", None)
-            if declared is System.reaction_dependent_force:
+            if declared is getattr(System, function):
                 continue
+        if function == "reaction_dependent_force":
             args = (*args, jnp.zeros(constraints, q.dtype))
         out = _returned(system, function, args)
         if function in ("mass_matrix", "reaction_dependent_force") and out is None:

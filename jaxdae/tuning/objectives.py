@@ -495,6 +495,7 @@ def _named(solver: diffrax.AbstractSolver) -> str:
         return name
     projection = parts_of(solver).projection
     more = "" if projection is None else f", {projection.iterations} iterations"
+    more += ", symmetric" if projection is not None and projection.symmetric else ""
     return f"{name}({_named(solver.solver)}{more})"
 
 

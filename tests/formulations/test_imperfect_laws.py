@@ -50,7 +50,7 @@ def run(law, start, *, spring=0.0, **settings):
 
 SPRING, K, DELAY = 4.0, 0.8, 0.7
 # Of an oscillator whose damper is late: l^2 + 4 + 0.8 l exp(-0.7 l) = 0.
-ROOT = newton(lambda x: x**2 + SPRING + K * x * np.exp(-DELAY * x), 0.1 + 2.3j)
+ROOT: Any = newton(lambda x: x**2 + SPRING + K * x * np.exp(-DELAY * x), 0.1 + 2.3j)
 
 
 def oscillation(t):
@@ -181,6 +181,7 @@ def test_gradients_by_the_delay_and_the_gap(kind):
     assert abs(found[0]) > 1e-3
 
 
+@pytest.mark.slow
 @BACKENDS
 def test_a_mass_crosses_half_the_gap_before_its_damper_stops_it(backend):
     """From the middle: `gap/2 + v_0 / k` in all, whatever the edge is."""
