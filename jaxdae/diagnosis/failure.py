@@ -14,6 +14,7 @@ from jaxdae.diagnosis.event_failure import failure_of_events
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.radau import RadauIIA
 from jaxdae.solvers.rodas5p import Rodas5P
 from jaxdae.systems import constraint_residuals, mass_and_jacobian, State, System
 from jaxdae.systems.independence import involved
@@ -153,7 +154,13 @@ def _reason(result) -> str:
 
 def _too_stiff(solver, *remedies: str) -> str:
     """That steps are short for the sake of stability, and what to try."""
-    if solver is None or not isinstance(parts_of(solver).method, Rodas5P):
+    method = None if solver is None else parts_of(solver).method
+    if isinstance(method, RadauIIA):
+        remedies += (
+            "beside a singular position, which kernels of large mechanisms do not pass, use "
+            'backend="plain" or jaxdae.solvers.HalfExplicit()',
+        )
+    elif not isinstance(method, Rodas5P):
         remedies += ("use a solver for stiff equations (jaxdae.solvers.Rodas5P())",)
     return (
         "the equations are too stiff for the solver or its tolerance; "

@@ -48,7 +48,7 @@ END_REFERENCE = Reference(
 
 
 class FlexibleSliderCrank(AbstractModel):
-    r"""A crank led at a constant speed, an elastic connecting rod, and a slider.
+    r"""A crank driven at a constant speed, an elastic connecting rod, and a slider.
 
     Coordinates `q = (phi1, phi2, x, q1, q2, q3, q4)`: angles of the crank and of the rod's chord,
     place of the slider, and the rod's deformation: amplitudes `q1`, `q2` of the first two bending
@@ -64,7 +64,7 @@ class FlexibleSliderCrank(AbstractModel):
         f = (l1 sin phi1 + (l2 + q4) sin phi2, x - l1 cos phi1 - (l2 + q4) cos phi2,
              phi1 - omega t) = 0
 
-    The crank leads the mechanism's one degree of freedom; the rod has four of its own, at 1.3e3 to
+    The drive takes the mechanism's one degree of freedom; the rod has four of its own, at 1.3e3 to
     2.5e4 rad/s, that nothing damps. Its numbers are those of the test set.
 
     Source: [Simeon1996; MazziaMagherini2008].
@@ -145,7 +145,7 @@ class FlexibleSliderCrank(AbstractModel):
         return 0.5 * q[3:] @ self._stiffness(q.dtype) @ q[3:]
 
     def position_constraints(self, t, q):
-        """Closure across and along the slider's axis [m], lead of the crank [rad], shape (3,)."""
+        """Closure across and along the slider's axis [m], drive of the crank [rad], shape (3,)."""
         l1, rod = self.crank_length, self.rod_length + q[6]
         across = l1 * jnp.sin(q[0]) + rod * jnp.sin(q[1])
         along = q[2] - l1 * jnp.cos(q[0]) - rod * jnp.cos(q[1])
@@ -155,7 +155,7 @@ class FlexibleSliderCrank(AbstractModel):
         return Labels(
             coordinates=("crank", "rod", "slider", "bend 1", "bend 2", "middle", "end"),
             units=("rad", "rad", "m", "m", "m", "m", "m"),
-            constraints=("loop y", "loop x", "lead"),
+            constraints=("loop y", "loop x", "drive"),
             constraint_units=("m", "m", "rad"),
         )
 
@@ -197,13 +197,13 @@ class FlexibleSliderCrank(AbstractModel):
 MODELS = (
     Model(
         name="flexible-slider-crank",
-        summary="slider-crank with a connecting rod that vibrates, led at a constant speed",
+        summary="slider-crank with a connecting rod that vibrates, driven at a constant speed",
         source="Test Set for IVP Solvers, problem Slider crank; Simeon, 1996",
         place=5.4,
         system=FlexibleSliderCrank,
         formulation=Multipliers,
         t1=0.1,
         study="the vibrations of its rod, not violations, decide about its steps",
-        rest="its crank is led at a constant speed",
+        rest="its crank is driven at a constant speed",
     ),
 )

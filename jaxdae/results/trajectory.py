@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.checks import are_known
-from jaxdae.events.records import Events, GOES_ON
+from jaxdae.events.records import GOES_ON
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import solves
 from jaxdae.results import derived_quantities, described, stored, tables

@@ -35,9 +35,7 @@ def bounced(height=1.0, restitution=0.8, *, t1=3.0, system=BALL, **how) -> Any:
     state = jaxdae.State(jnp.array([height]), jnp.zeros(1))
     events = [jaxdae.impact(system, system.gap, restitution)]
     settings: Any = {"max_events": 8} | how
-    return jaxdae.simulate(
-        system, jaxdae.Multipliers(), state, t1=t1, events=events, **settings
-    )
+    return jaxdae.simulate(system, jaxdae.Multipliers(), state, t1=t1, events=events, **settings)
 
 
 def impacts(height, restitution, count):

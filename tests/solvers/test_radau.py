@@ -184,6 +184,33 @@ def test_the_slider_crank_passes_its_singular_positions_on_its_branch(backend, t
     assert np.abs(found.violation.phi).max() < 1e-13
 
 
+class Accompanied(SliderCrank):
+    """A slider-crank, and two masses on springs that make it fourteen rows."""
+
+    def kinetic_energy(self, t, q, v):
+        return super().kinetic_energy(t, q[:3], v[:3]) + 0.5 * v[3:] @ v[3:]
+
+    def potential_energy(self, t, q):
+        return super().potential_energy(t, q[:3]) + 0.5 * q[3:] @ q[3:]
+
+    def position_constraints(self, t, q):
+        return super().position_constraints(t, q[:3])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the run passed 1 near-singular")
+def test_kernels_of_large_mechanisms_say_that_they_do_not_pass_singular_positions():
+    q, v = SliderCrank().start()
+    zero = jnp.zeros(2)
+    state = jaxdae.State(jnp.append(q, zero), jnp.append(v, zero + 1.0))
+    found = run(Accompanied(), state, t1=0.5, backend="plain")
+    alone = run(SliderCrank(), jaxdae.State(q, v), t1=0.5, backend="plain")
+    # The tolerance of 1e-8 in each of some eighty steps.
+    np.testing.assert_allclose(found.q[-1, :3], alone.q[-1], atol=1e-6)
+    with pytest.raises(jaxdae.SimulationError, match=r'singular position.*backend="plain"'):
+        run(Accompanied(), state, t1=0.5, backend="native", max_steps=2000)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_derivatives_across_a_singular_position(backend):
