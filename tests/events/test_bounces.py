@@ -143,6 +143,7 @@ def test_the_energy_of_a_pendulum_falls_by_the_square_of_restitution(formulation
     assert abs(off.phi_dot).max() < 1e-8
 
 
+@pytest.mark.slow
 @BACKENDS
 def test_a_four_bar_bounces_off_the_ground(backend):
     """With one degree of freedom Newton's law and the loops leave `v+ = -e v-` alone.

@@ -97,6 +97,21 @@ def test_what_does_not_fit_is_refused(events, how, words):
         run(*events, **how)
 
 
+@pytest.mark.parametrize("part", ["function", "reset", "gap"])
+def test_functions_that_close_over_traced_values_are_refused(part):
+    def end(x):
+        event = {
+            "function": lambda: Event(lambda t, q, v, w: q[0] - x),  # noqa: ARG005
+            "reset": lambda: Event(height, reset=lambda t, q, v, w: (q, x * v, w)),  # noqa: ARG005
+            "gap": lambda: jaxdae.impact(BALL, lambda t, q: q[0] - x, 0.5),  # noqa: ARG005
+        }[part]()
+        return run(event).final_time
+
+    with pytest.raises(ValueError, match=r"the event '\w+' closes over a value that is being"):
+        jax.grad(end)(0.5)
+
+
+@pytest.mark.slow
 def test_a_reset_off_the_constraints_ends_the_run_in_words():
     system = Pendulum()
     start = jaxdae.State(jnp.array([0.6, -0.8]), jnp.zeros(2))
@@ -115,6 +130,7 @@ def test_a_reset_off_the_constraints_ends_the_run_in_words():
     assert found.success
 
 
+@pytest.mark.slow
 def test_a_function_or_a_reset_that_is_not_finite_ends_the_run_in_words():
     root = Event(lambda t, q, v, w: jnp.sqrt(q[0] - 2.0), name="root")  # noqa: ARG005
     with pytest.raises(SimulationError, match=r"event 'root' is not finite there\. Look for"):
