@@ -163,7 +163,10 @@ def rows_of(run, tolerance: float | None) -> Watched:
     steps, work = int(run.stats["num_steps"]), None
     if run.watched is not None:
         ts, ys, work = jax.device_get(run.watched)
-        work = None if work is None else np.sum(work, axis=0)
+        # Rows behind an event that ended the run are not reached.
+        reached = np.flatnonzero(np.isfinite(ts))
+        ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
+        work = None if work is None else np.sum(work, axis=0)[reached]
         return Watched(ts, ys, work, tolerance, steps)
     (t0, y0), ts, ys, work = jax.device_get((run.start, run.ts, run.saved, run.work_integrals))
     reached = np.flatnonzero(np.isfinite(ts))

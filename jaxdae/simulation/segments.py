@@ -430,7 +430,7 @@ class _Run:
 
 
 def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool, bool]:
-    """Times of the rows of a run with events; whether its end has one, and whether it is the last."""
+    """Times of rows of a run with events; whether its end has one, and is the last of them."""
     times, saveat = problem.times, method.saveat
     if saveat is None:
         return times.saved, False, False

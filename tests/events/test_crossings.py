@@ -74,6 +74,19 @@ def test_an_early_end_has_its_row(sub):
     np.testing.assert_allclose(later.ts, [0.2, 0.4, 0.6], rtol=0, atol=1e-15)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("work", [False, True])
+@pytest.mark.parametrize(
+    "saveat", [diffrax.SaveAt(t1=True), diffrax.SaveAt(ts=jnp.array([0.3, 0.9]))]
+)
+def test_a_run_of_few_rows_that_ends_early_is_watched(saveat, work):
+    """By rows up to its end alone: nothing is found of it."""
+    run = swung(Event(first), t1=1.2, saveat=saveat, work=work)
+    np.testing.assert_allclose(run.final_time, ZEROS[0], rtol=0, atol=1e-10)
+    assert jnp.isfinite(run.ts[0])
+    assert "residuals" in repr(run)
+
+
 def test_times_at_the_default_tolerance_are_those_of_the_steps():
     """Not of dense output, which is off by 1e-6: to the tolerance of the steps, 1e-8."""
     run = swung(Event(first, reset=kept), stepsize_controller=None)
