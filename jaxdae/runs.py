@@ -405,7 +405,7 @@ def _completed(
     times = _times(t0, t1, dt, stepsize_controller, saveat, dtype, period)
     fixed = times.grid is not None
     if events:
-        preconditions.check_with_events(saveat, progress, fixed=fixed)
+        preconditions.check_with_events(events, saveat, progress, fixed=fixed)
     if sampled and not fixed:
         stepsize_controller = sampling.with_samples(step_control(stepsize_controller, times))
     start = Start(plant(system), begun, times.start)

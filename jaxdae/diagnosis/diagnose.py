@@ -174,10 +174,10 @@ def rows_of(run, tolerance: float | None) -> ExaminedRows:
     steps, work = int(run.stats["num_steps"]), None
     if run.monitored is not None:
         ts, ys, work = jax.device_get(run.monitored)
-        # Of a run that failed, those before it did.
+        # Rows behind an event that ended the run, or a failure, are not reached.
         reached = np.flatnonzero(np.isfinite(ts))
-        ts, ys, work = jax.tree.map(lambda x: x[reached], (ts, ys, work))
-        work = None if work is None else np.sum(work, axis=0)
+        ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
+        work = None if work is None else np.sum(work, axis=0)[reached]
         return ExaminedRows(ts, ys, work, tolerance, steps)
     (t0, y0), ts, ys, work = jax.device_get((run.start, run.ts, run.saved, run.work_integrals))
     reached = np.flatnonzero(np.isfinite(ts))

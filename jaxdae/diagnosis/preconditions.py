@@ -301,10 +301,11 @@ def _check_tolerances(stepsize_controller) -> None:
         )
 
 
-def check_with_events(saveat, progress, *, fixed: bool) -> None:
+def check_with_events(events, saveat, progress, *, fixed: bool) -> None:
     """Refuse what a run with events, which is made of parts, does not save or show.
 
     Args:
+        events: of the run.
         saveat: what is saved, or `None`.
         progress: a bar or a meter.
         fixed: whether the ends of its steps are known.
@@ -312,6 +313,9 @@ def check_with_events(saveat, progress, *, fixed: bool) -> None:
     Raises:
         ValueError: naming it, and the remedy.
     """
+    for one in events:
+        for function in jax.tree.leaves(one):
+            _check_closure(f"event {one.name!r}", function)
     if not (progress is False or isinstance(progress, diffrax.NoProgressMeter)):
         raise ValueError("a run with events shows no progress; leave progress out.")
     if saveat is None:

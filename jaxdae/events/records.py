@@ -107,10 +107,9 @@ class Events(Module):
         dtype = state.q.dtype
         none = jax.tree.map(lambda x: jnp.full((places, *x.shape), jnp.nan, x.dtype), state)
         full = lambda value, *shape: jnp.full(shape, value, dtype)  # noqa: E731
-        zero = jnp.zeros((), int)
-        fields: Any = (
+        zero, unknown = jnp.zeros((), int), full(jnp.nan, places)
+        return cls(
             names, jnp.full(places, jnp.inf, t.dtype), jnp.full(places, -1), none, none,
-            *(full(jnp.nan, places) for _ in range(3)), jnp.zeros(places, bool),
+            unknown, unknown, unknown, jnp.zeros(places, bool),
             jnp.full(len(names), jnp.inf, t.dtype), zero, zero - 1, full(0.0),
         )  # fmt: skip
-        return cls(*fields)

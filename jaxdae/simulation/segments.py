@@ -142,7 +142,7 @@ class _Run:
         self.end = jax.lax.stop_gradient(jnp.asarray(times.end))
         self.sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(self.end.dtype)
         self.span = jnp.abs(self.end - jax.lax.stop_gradient(times.start))
-        self.asked, self.has_end = asked_rows(problem, method)
+        self.asked, self.has_end, self.last_is_end = asked_rows(problem, method)
         self.row_times = jax.lax.stop_gradient(jnp.asarray(self.asked, self.end.dtype))
         steps, grid = method.max_steps, times.grid
         if grid is not None:  # steps end at its times, wherever a part begins
@@ -389,12 +389,7 @@ class _Run:
             rows, ts = self._rows_of_times(rows, ts)
             late = jnp.where(part.result == _SUCCESSFUL, times.end - self.end, 0.0)
             end, time = moved(time, end, late, parts), time + late
-        if self.has_end:
-            place = jnp.sum(jnp.isfinite(ts))
-            put = lambda x, new: (  # noqa: E731
-                jnp.concatenate([x, jnp.full_like(new, jnp.inf)[None]]).at[place].set(new)
-            )
-            ts, rows = put(ts, time), jax.tree.map(put, rows, end)
+        ts, rows = self._with_end(ts, rows, time, end)
         backend, why_not = self.example
         made, kept, searched = part.steps
         stats = {
@@ -402,6 +397,20 @@ class _Run:
             "num_search_steps": searched, "max_steps": self.method.max_steps,
         }  # fmt: skip
         return Integration(backend, ts, rows, time, end[0], stats, part.result, why_not=why_not)
+
+    def _with_end(self, ts, rows, time, end):
+        """Rows, and one for the end of the run behind them where it is asked for."""
+        if not self.has_end:
+            return ts, rows
+        place = jnp.sum(jnp.isfinite(ts))
+        if self.last_is_end:  # then only an early end has no row, and there is place for one
+            early = ts[jnp.maximum(place - 1, 0)] != time
+            put = lambda x, new: x.at[jnp.where(early, place, x.shape[0])].set(new, mode="drop")  # noqa: E731
+        else:
+            put = lambda x, new: (  # noqa: E731
+                jnp.concatenate([x, jnp.full_like(new, jnp.inf)[None]]).at[place].set(new)
+            )
+        return put(ts, time), jax.tree.map(put, rows, end)
 
     def _rows_of_times(self, rows, ts):
         """Rows with derivatives by their times."""
@@ -420,11 +429,11 @@ class _Run:
         return self._failed(part.events, code, -1, jnp.zeros((), self.end.dtype))
 
 
-def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool]:
-    """Times of the rows of a run with events, and whether one for its end follows."""
+def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool, bool]:
+    """Times of rows of a run with events; whether its end has one, and is the last of them."""
     times, saveat = problem.times, method.saveat
     if saveat is None:
-        return times.saved, False
+        return times.saved, False, False
     sub: Any = saveat.subs
     parts = [] if not sub.t0 else [jnp.asarray(times.start)[None]]
     at_end = False
@@ -435,7 +444,7 @@ def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool]:
         parts.append(sub.ts)
     dtype = jnp.asarray(times.end).dtype
     found = [jnp.zeros(0, dtype), *(jnp.asarray(x, dtype) for x in parts)]
-    return jnp.concatenate(found), bool(sub.t1) and not at_end
+    return jnp.concatenate(found), bool(sub.t1), at_end
 
 
 def _without_derivatives(x):

@@ -53,11 +53,12 @@ def test_a_ball_bounces_at_the_times_of_its_parabolas(backend, how):
     assert "impact × 6" in repr(run)
 
 
-def test_a_ball_bounces_backward_in_time():
+@pytest.mark.parametrize("dt", [None, pytest.param(-0.07, marks=pytest.mark.slow)])
+def test_a_ball_bounces_backward_in_time(dt):
     """Upward forward in time, downward backward: the same parabola, and the same impacts."""
     state = jaxdae.State(jnp.array([1.0]), jnp.zeros(1))
     run = jaxdae.simulate(
-        BALL, jaxdae.Multipliers(), state, t1=-2.0, max_events=5,
+        BALL, jaxdae.Multipliers(), state, t1=-2.0, dt=dt, max_events=5,
         events=[jaxdae.impact(BALL, BALL.gap, 0.8)],
     )  # fmt: skip
     times, _ = impacts(1.0, 0.8, 4)
@@ -143,6 +144,7 @@ def test_the_energy_of_a_pendulum_falls_by_the_square_of_restitution(formulation
     assert abs(off.phi_dot).max() < 1e-8
 
 
+@pytest.mark.slow
 @BACKENDS
 def test_a_four_bar_bounces_off_the_ground(backend):
     """With one degree of freedom Newton's law and the loops leave `v+ = -e v-` alone.

@@ -62,6 +62,31 @@ def test_a_terminal_event_ends_the_run_at_its_exact_time(backend):
     np.testing.assert_array_equal(run.events.before.v[0], run.events.after.v[0])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sub", [{"steps": True}, {"steps": 2}, {"ts": jnp.array([0.3, 0.9])}])
+def test_an_early_end_has_its_row(sub):
+    fixed = {"dt": 0.1, "stepsize_controller": None}
+    run = swung(Event(first), t1=1.2, saveat=diffrax.SaveAt(t1=True, **sub), **fixed)
+    reached = run.ts[jnp.isfinite(run.ts)]
+    assert reached[-1] == run.final_time < ZEROS[0] + 1e-6
+    assert (jnp.diff(reached) > 0).all()
+    later = swung(Event(first), t1=0.6, saveat=diffrax.SaveAt(t1=True, steps=2), **fixed)
+    np.testing.assert_allclose(later.ts, [0.2, 0.4, 0.6], rtol=0, atol=1e-15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", [False, True])
+@pytest.mark.parametrize(
+    "saveat", [diffrax.SaveAt(t1=True), diffrax.SaveAt(ts=jnp.array([0.3, 0.9]))]
+)
+def test_a_run_of_few_rows_that_ends_early_is_watched(saveat, work):
+    """By rows up to its end alone: nothing is found of it."""
+    run = swung(Event(first), t1=1.2, saveat=saveat, work=work)
+    np.testing.assert_allclose(run.final_time, ZEROS[0], rtol=0, atol=1e-10)
+    assert jnp.isfinite(run.ts[0])
+    assert "residuals" in repr(run)
+
+
 def test_times_at_the_default_tolerance_are_those_of_the_steps():
     """Not of dense output, which is off by 1e-6: to the tolerance of the steps, 1e-8."""
     run = swung(Event(first, reset=kept), stepsize_controller=None)
@@ -76,6 +101,7 @@ def test_directions_choose_among_crossings(direction, places):
     np.testing.assert_allclose(run.q[:, 0], np.cos(RATE * run.ts), rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_several_events_are_counted_by_name():
     run = swung(
         Event(first, direction=0, reset=kept, name="middle"),
@@ -115,6 +141,7 @@ def test_a_function_that_is_zero_at_the_start_counts_when_it_is_back(backend, di
     np.testing.assert_allclose(run.final_time, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_an_event_at_the_end_counts():
     """At the last time but for the tolerance of times, from both sides; and the run succeeds."""
     for t1 in (ZEROS[0], ZEROS[0] * (1 - 1e-13), ZEROS[0] * (1 + 1e-13)):
@@ -198,6 +225,7 @@ def test_two_events_at_once_both_happen_and_are_pointed_out():
     np.testing.assert_allclose(run.final_state.q, [0.75, 0.5], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_two_events_a_moment_apart_are_two():
     run = corner(1e-6)
     assert run.events.indices[:3].tolist() == [0, 1, -1]
@@ -225,6 +253,7 @@ def test_a_passage_and_back_within_one_step_is_pointed_out():
     assert len(run.events) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", [-1, 0, 1])
 def test_crossings_that_steps_do_not_see_are_pointed_out(direction):
     """A function with a period of 0.16 s, that the motion does not have: steps are longer."""
@@ -264,6 +293,7 @@ def test_events_that_accumulate_end_the_run_in_words(most):
     np.testing.assert_allclose(run.events.times[:count], expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_too_few_places_are_no_accumulation():
     with pytest.raises(SimulationError, match=r"max_events = 2 .* Give a larger max_events"):
         bounced(max_events=2)
@@ -271,6 +301,7 @@ def test_too_few_places_are_no_accumulation():
         bounced(max_events=1)
 
 
+@pytest.mark.slow
 def test_crossings_in_the_other_direction_take_no_places():
     """Ten crossings, of which five count: a run with five places goes to its end."""
     quick = Event(lambda t, q, v, w: jnp.sin(40 * t), reset=kept, name="quick")  # noqa: ARG005
@@ -297,6 +328,7 @@ def test_a_start_in_contact_that_parts_is_a_flight():
     np.testing.assert_allclose(run.events.times[:2], [4 / 9.81, np.inf], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_members_of_a_batch_have_events_of_their_own():
     """Different numbers, none, too many, and a start that is not finite: the others go on."""
     heights = jnp.array([1.0, 2.0, jnp.nan, 50.0, 0.05])
@@ -324,6 +356,7 @@ def test_members_of_a_batch_have_events_of_their_own():
     assert slopes[4] == 0
 
 
+@pytest.mark.slow
 def test_a_jitted_run_raises_what_ended_it():
     def run(height):
         return bounced(height, restitution=0.5, max_events=3).final_time

@@ -1,5 +1,7 @@
 """What events are refused, in words, and events in files."""
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
@@ -16,7 +18,12 @@ from jaxdae import Event, SimulationError, Trajectory
 START = jaxdae.State(jnp.ones(1), jnp.zeros(1))
 
 
-def run(*events, system=BALL, state=START, **how):
+# Of any arguments, also of those that they refuse.
+EVENT: Any = Event
+IMPACT: Any = jaxdae.impact
+
+
+def run(*events, system: Any = BALL, state=START, **how) -> Any:
     settings = {"t1": 1.0, "max_events": 3} | how
     return jaxdae.simulate(system, jaxdae.Multipliers(), state, events=events, **settings)
 
@@ -34,12 +41,12 @@ def back(t, q, v, w):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Event(3.0), "the function of an event is 3.0; give a callable"),
+        (lambda: EVENT(3.0), "the function of an event is 3.0; give a callable"),
         (lambda: Event(jaxdae.PD), "the function of an event is <class"),
-        (lambda: Event(height, reset=0), "the reset of an event is 0; give a callable"),
+        (lambda: EVENT(height, reset=0), "the reset of an event is 0; give a callable"),
         (lambda: Event(height, name=""), "the name of an event is ''; give a text"),
-        (lambda: jaxdae.impact(3, BALL.gap, 0.5), "system is 3; give an instance of your"),
-        (lambda: jaxdae.impact(BALL, 0.1, 0.5), "gap is 0.1; give a callable"),
+        (lambda: IMPACT(3, BALL.gap, 0.5), "system is 3; give an instance of your"),
+        (lambda: IMPACT(BALL, 0.1, 0.5), "gap is 0.1; give a callable"),
         (lambda: run(height), "events holds <function height .*; give jaxdae.Event"),
     ],
 )
@@ -97,6 +104,21 @@ def test_what_does_not_fit_is_refused(events, how, words):
         run(*events, **how)
 
 
+@pytest.mark.parametrize("part", ["function", "reset", "gap"])
+def test_functions_that_close_over_traced_values_are_refused(part):
+    def end(x):
+        event = {
+            "function": lambda: Event(lambda t, q, v, w: q[0] - x),  # noqa: ARG005
+            "reset": lambda: Event(height, reset=lambda t, q, v, w: (q, x * v, w)),  # noqa: ARG005
+            "gap": lambda: jaxdae.impact(BALL, lambda t, q: q[0] - x, 0.5),  # noqa: ARG005
+        }[part]()
+        return run(event).final_time
+
+    with pytest.raises(ValueError, match=r"the event '\w+' closes over a value that is being"):
+        jax.grad(end)(0.5)
+
+
+@pytest.mark.slow
 def test_a_reset_off_the_constraints_ends_the_run_in_words():
     system = Pendulum()
     start = jaxdae.State(jnp.array([0.6, -0.8]), jnp.zeros(2))
@@ -115,6 +137,7 @@ def test_a_reset_off_the_constraints_ends_the_run_in_words():
     assert found.success
 
 
+@pytest.mark.slow
 def test_a_function_or_a_reset_that_is_not_finite_ends_the_run_in_words():
     root = Event(lambda t, q, v, w: jnp.sqrt(q[0] - 2.0), name="root")  # noqa: ARG005
     with pytest.raises(SimulationError, match=r"event 'root' is not finite there\. Look for"):

@@ -61,6 +61,7 @@ def test_derivatives_of_a_bouncing_ball_are_those_of_its_parabolas(backend, adjo
     np.testing.assert_allclose(found, jax.jacfwd(exact_fifth)(AT), rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_finite_differences_agree():
     """Central ones of 1e-5, whose own error is of the order of their square."""
     found = jax.jacrev(fifth)(AT)[0]
@@ -106,6 +107,7 @@ def test_second_derivatives_of_motions_that_depend_on_time():
     np.testing.assert_allclose(jax.jacfwd(first)(height), difference, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_batch_has_the_derivatives_of_its_members():
     starts = jnp.stack([AT, AT * jnp.array([1.2, 0.9, 1.0]), AT * jnp.array([0.5, 1.0, 1.1])])
     together = jax.vmap(jax.jacfwd(lambda x: fifth(x)[2]))(starts)
@@ -124,6 +126,7 @@ class Level(eqx.Module):
         return q[0] - self.level - self.rate * t
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "adjoint", "mode"), WAYS)
 def test_derivatives_of_a_terminal_event_by_parameters_of_its_function(backend, adjoint, mode):
     """`cos(2 t) = level + rate t`, by the implicit function theorem, to the steps' tolerance."""

@@ -41,7 +41,7 @@ def test_a_stiff_motion_gets_a_stiff_solver_and_is_the_same(system, formulation,
     run = _run(system, formulation, state, **settings)
     explicit = _run(system, formulation, state, solver=None, max_steps=2**20, **settings)
     assert run.solver == "Rodas5P"
-    assert "Rodas5P made the run on trial in" in run.why_solver
+    assert "Rodas5P made the run on trial in" in str(run.why_solver)
     assert 5 * int(run.stats["num_steps"]) < int(explicit.stats["num_steps"])
     # Both are within their tolerances, in some hundred steps of which errors add up.
     tolerance = 1e-2 if settings else 1e-5
@@ -80,7 +80,7 @@ def test_constraints_that_nothing_stabilizes_are_enforced():
 def test_other_motions_are_those_of_the_default_bit_for_bit(system, formulation, state, why):
     run, default = (_run(system, formulation, state, solver=x) for x in ("auto", None))
     assert run.solver == default.solver == "Dopri8"
-    assert why in run.why_solver
+    assert why in str(run.why_solver)
     assert (run.q == default.q).all()
 
 
@@ -88,7 +88,7 @@ def test_gains_as_fast_as_the_motion_are_not_stiff_however_long_the_run():
     law = Multipliers(Baumgarte.critical(10.0))
     run = _run(CartesianPendulum(), law, PENDULUM, t1=1000.0)
     assert run.solver == "Dopri8"
-    assert "is no faster than the motion" in run.why_solver
+    assert "is no faster than the motion" in str(run.why_solver)
 
 
 def test_a_run_backward_in_time_is_judged_in_its_direction():
@@ -109,7 +109,7 @@ def test_fixed_steps_are_explicit_as_long_as_they_are_stable(dt, solver, why):
     assert run.success
     assert run.solver == solver
     assert pytest.approx(0.0, abs=1.0) == float(run.final_state.q[1])
-    assert run.why_solver.startswith(why)
+    assert str(run.why_solver).startswith(why)
 
 
 def test_inside_transformations_it_is_the_documented_default():
@@ -156,8 +156,8 @@ def test_the_choice_is_made_of_the_numbers_of_each_call():
         _run(SpringJoints(x), formulation, BENT, stepsize_controller=tolerance).why_solver
         for x in (1e6, 4e6)
     ]
-    assert "± 6614i" in texts[0]
-    assert "± 1.392e+04i" in texts[1]
+    assert "± 6614i" in str(texts[0])
+    assert "± 1.392e+04i" in str(texts[1])
 
 
 def test_a_compiled_run_takes_it_too():
