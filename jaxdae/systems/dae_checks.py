@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -220,7 +221,8 @@ def implicit_ranks(by_rates: np.ndarray, by_y: np.ndarray, tolerance: float):
     rank = int((values > tolerance * values.max(initial=0.0)).sum())
     rest = left[:, rank:]
     parts = by_rates / rows, rest @ (rest.T @ (by_y / rows))
-    matrix = sum(x / max(np.abs(x).max(initial=0.0), np.finfo(float).tiny) for x in parts)
+    units = [max(np.abs(x).max(initial=0.0), np.finfo(float).tiny) for x in parts]
+    matrix = parts[0] / units[0] + parts[1] / units[1]
     return rank, _rank(matrix, tolerance)
 
 

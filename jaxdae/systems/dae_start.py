@@ -226,18 +226,30 @@ def _implicit(equations: DAEEquations, t, y, z, moves):
     gradients = jnp.where(moves, gradients, 0.0)
     gradients = gradients / _lengths(gradients)
 
-    def conditions(unknown):
-        mu, z = jnp.split(unknown, 2)
+    def parts(mu, z):
+        """Residuals, scaled; their parts without rates; rates of change of these parts; `mu`."""
         there = y + gradients.T @ mu
         value = residual(t, there, z)
-        one = jnp.ones_like(t)
-        drift = jax.jvp(lambda t, y: residual(t, y, z), (t, there), (one, z))[1]
+        drift = jax.jvp(lambda t, y: residual(t, y, z), (t, there), (jnp.ones_like(t), z))[1]
         project, rows = beside(t, there, z)
         # What gradients of rows without an algebraic part would add is left out.
-        rest = mu - project @ mu
-        return jnp.concatenate([value / rows, project @ (drift / rows) + rest])
+        return value / rows, project @ (value / rows), project @ (drift / rows), mu - project @ mu
 
-    found = root(conditions, jnp.concatenate([jnp.zeros_like(y), z]))
+    def algebraic(mu):
+        _, part, _, rest = parts(mu, z)
+        return part + rest
+
+    def for_rates(z):
+        value, part, drift, _ = parts(mu, z)
+        return value - part + drift
+
+    def conditions(unknown):
+        value, _, drift, rest = parts(*jnp.split(unknown, 2))
+        return jnp.concatenate([value, drift + rest])
+
+    # One after the other first: units of rates and variables differ, and Newton's method is damped.
+    mu = root(algebraic, jnp.zeros_like(y))
+    found = root(conditions, jnp.concatenate([mu, root(for_rates, z)]))
     mu, z = jnp.split(found, 2)
     return y + gradients.T @ mu, z
 

@@ -12,7 +12,7 @@ import pytest
 import jaxdae
 from jaxdae.models.andrews import AndrewsMechanism, END_REFERENCE, START_REFERENCE
 from jaxdae.models.slider_crank import SliderCrank
-from jaxdae.solvers import Projected, radau as coefficients, RadauIIA, Rodas5P
+from jaxdae.solvers import Projected, radau_stages as coefficients, RadauIIA, Rodas5P
 
 END = diffrax.SaveAt(t1=True)
 BACKENDS = [pytest.param("plain"), pytest.param("native")]
@@ -49,7 +49,7 @@ def angle(t):
 
 
 def test_coefficients_satisfy_the_simplifying_assumptions():
-    nodes, matrix = coefficients._NODES, coefficients._MATRIX
+    nodes, matrix = coefficients.NODES, coefficients.MATRIX
     for k in range(1, 4):
         np.testing.assert_allclose(matrix @ nodes ** (k - 1), nodes**k / k, rtol=1e-13)
     for k in range(1, 6):  # of the weights, which make the order 5
@@ -57,7 +57,7 @@ def test_coefficients_satisfy_the_simplifying_assumptions():
     # The estimate does not see polynomials that the embedded method integrates exactly.
     for k in range(1, 4):
         changes, rate = nodes**k, float(k == 1)
-        np.testing.assert_allclose(coefficients._ESTIMATE @ changes + rate, 0, atol=1e-13)
+        np.testing.assert_allclose(coefficients.ESTIMATE @ changes + rate, 0, atol=1e-13)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
