@@ -12,6 +12,12 @@ Declare a mechanism:
     State                 A state of a system: coordinates, velocities, actuator state.
     System                A constrained mechanical system.
 
+Declare differential-algebraic equations that are not mechanics:
+
+    consistent_start      Values that satisfy differential-algebraic equations, next to given ones.
+    DAE                   Differential-algebraic equations, declared by their functions.
+    Variables             Values of the variables of such equations at one time.
+
 Choose equations of motion:
 
     AugmentedLagrangian   Augmented Lagrangian iteration [Bayo1988].
@@ -38,11 +44,13 @@ Choose steps, beside the solvers of diffrax:
 Simulate:
 
     BackendError          The native backend was asked for and cannot serve this simulation.
+    DAETrajectory         What `solve` gives.
     compile_run           Compile a run of `simulate` as a function of NumPy arrays.
     export                Write a run of `simulate` as code for programs without Python.
     ExportedFiles         Files of an exported run.
     SimulationError       A simulation ended before its end time.
     simulate              Simulate a constrained system.
+    solve                 Solve differential-algebraic equations.
     Trajectory            A simulated motion.
 
 Control:

@@ -20,7 +20,7 @@ ROOMS = (
     "files", "interruptions", "names", "tables", "reprs", "version", "references", "compiled",
     "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability", "formulations",
     "solvers", "control", "analysis",
-    "simulation", "diagnosis", "results", "runs", "exports", "tuning", "parallel", "identification",
+    "simulation", "diagnosis", "results", "runs", "dae_runs", "exports", "tuning", "parallel", "identification",
     "multibody", "models", "plotting", "commands", "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "cuda", "launch", "integration", "export")

@@ -75,13 +75,13 @@ def check_kinds(
         raise TypeError(
             f"controller is {described(controller)}; give a callable u = controller(t, q, v, w)."
         )
-    _check_closure("controller", controller)
+    check_closure("controller", controller)
     formulation.check_parts()
     for name, value in vars(formulation).items():
-        _check_closure(name, value)
+        check_closure(name, value)
 
 
-def _check_closure(name: str, function) -> None:
+def check_closure(name: str, function) -> None:
     """A function cannot carry a value that is being traced out of the transformation."""
     if not isinstance(function, FunctionType):
         return
@@ -192,7 +192,7 @@ def check_declaration(system, formulation, controller, state, t0) -> None:
     """Shapes of everything declared, once for each declaration; values of gains every time."""
     recheck(formulation)
     leaves, structure = jax.tree.flatten((system, formulation, controller, state))
-    key = (structure, *(_signature(x) for x in leaves))
+    key = (structure, *(signature(x) for x in leaves))
     declared = system, formulation, controller
     _CHECKED.get(key, declared, lambda: _check_shapes(*declared, state, t0))
 
@@ -220,7 +220,7 @@ def recheck(module) -> None:
         recheck(value)
 
 
-def _signature(leaf):
+def signature(leaf):
     """Shape and type of an array; anything else, integers among it, by value."""
     if isinstance(leaf, jax.Array | np.ndarray):
         return (leaf.shape, leaf.dtype)
@@ -256,7 +256,7 @@ def check_solver(solver, formulation, stepsize_controller, dt, work) -> None:
             "stepsize_controller must be one of diffrax's, such as "
             f"diffrax.PIDController(rtol=1e-6, atol=1e-6); got {stepsize_controller!r}."
         )
-    _check_tolerances(stepsize_controller)
+    check_tolerances(stepsize_controller)
     check_terms(solver, formulation, work)
     if isinstance(stepsize_controller, diffrax.ConstantStepSize) and dt is None:
         raise ValueError("ConstantStepSize needs the step: give dt.")
@@ -279,7 +279,8 @@ def check_solver(solver, formulation, stepsize_controller, dt, work) -> None:
         )
 
 
-def _check_tolerances(stepsize_controller) -> None:
+def check_tolerances(stepsize_controller) -> None:
+    """Raise `ValueError` for tolerances, step limits and known ends that cannot be."""
     ends = known_ends(stepsize_controller)
     stepsize_controller = ends.controller
     for name, value in (("step_ts", ends.steps), ("jump_ts", ends.jumps)):
