@@ -226,7 +226,7 @@ def _implicit(equations: DAEEquations, t, y, z, moves):
     gradients = jnp.where(moves, gradients, 0.0)
     gradients = gradients / _lengths(gradients)
 
-    def parts(mu, z):
+    def parts(mu, z, beside):
         """Residuals, scaled; their parts without rates; rates of change of these parts; `mu`."""
         there = y + gradients.T @ mu
         value = residual(t, there, z)
@@ -235,19 +235,22 @@ def _implicit(equations: DAEEquations, t, y, z, moves):
         # What gradients of rows without an algebraic part would add is left out.
         return value / rows, project @ (value / rows), project @ (drift / rows), mu - project @ mu
 
+    def conditions(unknown):
+        value, _, drift, rest = parts(*jnp.split(unknown, 2), beside)
+        return jnp.concatenate([value, drift + rest])
+
+    # One after the other first, with the projection of the given values: units of rates and
+    # variables differ, and Newton's method is damped.
+    known = jax.lax.stop_gradient((project, rows))
+
     def algebraic(mu):
-        _, part, _, rest = parts(mu, z)
+        _, part, _, rest = parts(mu, z, lambda *_: known)
         return part + rest
 
     def for_rates(z):
-        value, part, drift, _ = parts(mu, z)
+        value, part, drift, _ = parts(mu, z, lambda *_: known)
         return value - part + drift
 
-    def conditions(unknown):
-        value, _, drift, rest = parts(*jnp.split(unknown, 2))
-        return jnp.concatenate([value, drift + rest])
-
-    # One after the other first: units of rates and variables differ, and Newton's method is damped.
     mu = root(algebraic, jnp.zeros_like(y))
     found = root(conditions, jnp.concatenate([mu, root(for_rates, z)]))
     mu, z = jnp.split(found, 2)
