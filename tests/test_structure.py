@@ -20,8 +20,8 @@ ROOMS = (
     "files", "interruptions", "names", "tables", "reprs", "version", "references", "compiled",
     "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability", "formulations",
     "solvers", "control", "analysis",
-    "simulation", "diagnosis", "results", "runs", "dae_runs", "exports", "tuning", "parallel", "identification",
-    "multibody", "models", "plotting", "commands", "cli",
+    "simulation", "diagnosis", "results", "runs", "dae_runs", "exports", "tuning", "parallel",
+    "identification", "multibody", "models", "plotting", "commands", "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "cuda", "launch", "integration", "export")
 

@@ -104,7 +104,8 @@ class Circle(jaxdae.DAE):
     def rate(self, t, y, z, u):
         del u
         a, b = y
-        return jnp.stack([b + (z**2 - jnp.exp(-2 * t)) * a, -a + b * (z - jnp.exp(-t))])
+        off = a - jnp.sin(t)
+        return jnp.stack([b + (z**2 - jnp.exp(-2 * t)) * a, -a + b * (z - jnp.exp(-t)) + off])
 
     def constraints(self, t, y, z, u):
         del t, z, u
@@ -131,7 +132,7 @@ class Resonator(jaxdae.DAE):
     capacity: float = 0.1
 
     def rate(self, t, y, z, u):
-        del t, u
+        del t, y, u
         return {"charge": z["current"], "flux": z["coil"]}
 
     def constraints(self, t, y, z, u):
