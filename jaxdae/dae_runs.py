@@ -192,7 +192,8 @@ def _check_arguments(
     preconditions.check_tolerances(stepsize_controller)
     if isinstance(stepsize_controller, diffrax.ConstantStepSize) and dt is None:
         raise ValueError("ConstantStepSize needs the step: give dt.")
-    if not is_plain(saveat):
+    dense = saveat is not None and saveat.dense and saveat.subs is None
+    if not (dense or is_plain(saveat)):
         raise ValueError(
             "solve saves variables as they are: leave fn and subs out of SaveAt, and compute what "
             "is wanted from y and z of the trajectory."

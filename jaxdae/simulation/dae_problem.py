@@ -79,3 +79,9 @@ class DAEProblem(NamedTuple):
         """What a solver steps."""
         del solver
         return DAETerm()
+
+    @staticmethod
+    def kernel_term_of(solver) -> diffrax.AbstractTerm:
+        """The same in a kernel."""
+        del solver
+        return DAETerm(in_kernel=True)

@@ -1,8 +1,11 @@
 """One run of differential-algebraic equations: a pure function that JAX may trace and batch."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
+from jaxdae.derivatives.functions import shielded
 from jaxdae.simulation import backends
 from jaxdae.simulation.dae_problem import DAEProblem
 from jaxdae.simulation.problem import Integration, Method, Solution
@@ -44,7 +47,8 @@ def _consistent(integration: Integration, method: Method, problem: DAEProblem) -
         # What was not reached stays as it is, and its derivatives are zero.
         pick = lambda a, b: jax.tree.map(lambda x, y: jnp.where(good, x, y), a, b)  # noqa: E731
         t, safe = pick((t, variables), (times.start, start))
-        return pick(nearest(problem.equations, index, t, safe), variables)
+        function = partial(_nearest, index)
+        return pick(shielded(function, safe, problem.equations, t, safe), variables)
 
     ends = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(integration.end)]))
     end = one(integration.end_time, integration.end, ends)
@@ -55,6 +59,10 @@ def _consistent(integration: Integration, method: Method, problem: DAEProblem) -
     reached = jnp.isfinite(marked(integration.ts, integration.rows))
     rows = jax.vmap(one)(integration.ts, rows, reached)
     return integration._replace(rows=(rows, work))
+
+
+def _nearest(index: int, equations, t, variables: Variables) -> Variables:
+    return nearest(equations, index, t, variables)
 
 
 def nearest(equations, index: int, t, variables: Variables) -> Variables:

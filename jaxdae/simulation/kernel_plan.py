@@ -173,7 +173,7 @@ class KernelPlan(NamedTuple):
 
     def _equations(self, parameters):
         """The term of a solver of constrained equations, its arguments, and the sign of times."""
-        term = self.kind.term_of(parts_of(self.solver).method)
+        term = self.kind.kernel_term_of(parts_of(self.solver).method)
         return term, self._args(parameters), self._sign(parameters)
 
     def _finish(self, t, y, *parameters):

@@ -79,6 +79,9 @@ class Problem(NamedTuple):
         """What a solver steps."""
         return term(solver, vector_field, control_input)
 
+    # Kernels step the same.
+    kernel_term_of = term_of
+
 
 class Method(NamedTuple):
     """How it is simulated: settings that decide what is compiled.

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from jaxdae.derivatives.functions import shielded
 from jaxdae.reprs import Module
 from jaxdae.solvers.constrained_term import AbstractConstrainedTerm
 from jaxdae.systems.dae import Variables
@@ -18,11 +21,13 @@ class DAEAt(Module):
         equations: of the declaration and its controller.
         t: time [s].
         variables: differential and algebraic ones, or variables and rates.
+        in_kernel: whether a kernel traces them, which shields members from each other by itself.
     """
 
     equations: DAEEquations
     t: Any
     variables: Variables
+    in_kernel: bool = eqx.field(static=True, default=False)
 
     @property
     def index(self) -> int:
@@ -59,6 +64,13 @@ class DAEAt(Module):
         inertial = change if mass is None else mass @ change
         return jnp.concatenate([inertial - h * rate, equations.constraints(t, variables)])
 
+    def shielded_residual(self, h, change):
+        """The same; its derivatives in reverse mode leave failed members of a batch alone."""
+        if self.in_kernel:
+            return self.residual(h, change)
+        shape = jax.eval_shape(type(self).residual, self, h, change)
+        return shielded(type(self).residual, shape, self, h, change)
+
 
 class DAETerm(AbstractConstrainedTerm):
     r"""Equations declared as `jaxdae.DAE`, where an `ODETerm` has a vector field.
@@ -66,9 +78,14 @@ class DAETerm(AbstractConstrainedTerm):
     For `RadauIIA` in `diffrax.diffeqsolve`. States are `(Variables(y, z), None)`, with rates in
     place of `z` where the declaration is a `residual`; arguments `(dae, None, controller)`, the
     last of which may be `None`.
+
+    Args:
+        in_kernel: whether a kernel traces it.
     """
+
+    in_kernel: bool = eqx.field(static=True, default=False)
 
     def vf(self, t, y, args) -> DAEAt:
         """The equations at a time [s] and a state."""
         (variables, _), (dae, _, controller) = y, args
-        return DAEAt(DAEEquations(dae, controller), t, Variables(*variables))
+        return DAEAt(DAEEquations(dae, controller), t, Variables(*variables), self.in_kernel)

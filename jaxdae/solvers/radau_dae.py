@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.linalg.lu import product
+from jaxdae.linalg.lu import inverse_factors, product
 from jaxdae.solvers.dae_term import DAEAt
 from jaxdae.solvers.radau_stages import (
     by,
     ESTIMATE,
+    GAMMA,
     INVERSE,
     newton,
     NODES,
@@ -65,7 +66,7 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump):
 
     def all_stages(x):
         changes = product(inverse, x[:, :n])
-        return jax.vmap(lambda t, s, x: at(t, x).residual(h, s))(
+        return jax.vmap(lambda t, s, x: at(t, x).shielded_residual(h, s))(
             jnp.stack(times), changes, start + x
         )
 
@@ -87,9 +88,7 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump):
     x, converged = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
     good = converged > 0
     weighted = product(jnp.asarray(ESTIMATE, dtype), x[:, :n])
-    error = by(matrix.real, -at_start.residual(h, -weighted))
-    if index == 2:
-        error = error.at[n:].multiply(jnp.minimum(1.0, jnp.abs(h)))
+    error = _estimate(at, t0, start, h, weighted, (matrix, inertia, linear), implicit, index)
     changes = x
     if implicit:
         length = jnp.where(h == 0, 1.0, h)
@@ -103,6 +102,26 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump):
     dense: dict[str, Any] = {"y0": y0, "y1": y1, "k": jax.vmap(unravel)(changes)}
     left = jax.lax.stop_gradient(Past(x, jnp.zeros(0, dtype), t1 - t0))
     return y1, error, dense, left, diffrax.RESULTS.successful
+
+
+def _estimate(at, t0, start, h, weighted, matrices, implicit: bool, index: int):
+    """The error estimate of the unknowns.
+
+    It evaluates the equations at the beginning, where values need not satisfy the algebraic ones:
+    an input may have jumped there, and only what those equations do not fix is handed on.
+    """
+    (matrix, inertia, linear), n = matrices, weighted.size
+    if implicit:
+        # Of what algebraic equations fix, the error that follows from that of the rest.
+        error = by(matrix.real, -at(t0, start).residual(h, -weighted))
+        return by(matrix.real, GAMMA * product(inertia, error))
+    if index == 1:
+        # A Newton step takes z to where it belongs.
+        lacking = at(t0, start).residual(h, -weighted)[n:]
+        start = start.at[n:].add(-by(inverse_factors(linear[n:, n:]), lacking))
+    residual = at(t0, start).residual(h, -weighted).at[n:].set(0.0)
+    error = by(matrix.real, -residual)
+    return error.at[n:].multiply(jnp.minimum(1.0, jnp.abs(h))) if index == 2 else error
 
 
 def _sizes(change, x, *, start, inertia, linear, n: int, index: int):

@@ -27,7 +27,7 @@ def _real_form() -> tuple[float, float, float, np.ndarray]:
     return float(values[real].real), float(values[pair].real), -float(values[pair].imag), basis
 
 
-_GAMMA, _ALPHA, _BETA, _BASIS = _real_form()
+GAMMA, _ALPHA, _BETA, _BASIS = _real_form()
 # Weights of the stages in the error estimate, beside h f(t_0, y_0) [HairerWanner1996, IV.8].
 ESTIMATE = np.array([-13 - 7 * 6**0.5, -13 + 7 * 6**0.5, -1.0]) / 3
 _MOST_ITERATIONS = 40
@@ -107,7 +107,7 @@ class StageMatrix(NamedTuple):
         """From `E` and `F`, and what is added to the diagonal of `F`."""
         first, second = _ALPHA * inertia + linear, _BETA * inertia
         pair = jnp.block([[first, -second], [second, first]])
-        real = inverse_factors(_GAMMA * inertia + linear, added)
+        real = inverse_factors(GAMMA * inertia + linear, added)
         return cls(real, inverse_factors(pair, jnp.tile(added, 2)))
 
     def solved(self, right):
@@ -213,4 +213,7 @@ def _iterated(function, right, nearly):
     begin = right, jnp.asarray(jnp.inf, right.dtype), jnp.zeros((), int), jnp.zeros((), int)
     begin = (jnp.zeros_like(right), *begin)
     x, _, size, _, _ = jax.lax.while_loop(goes_on, improved, begin)
-    return jnp.where(size <= limit, x, jnp.nan)
+    # Nothing gives nothing, also where the function is not finite: such members of a batch leave
+    # sums over all of them alone.
+    x = jnp.where(size <= limit, x, jnp.nan)
+    return jnp.where(jnp.all(right == 0), jnp.zeros_like(right), x)
