@@ -191,7 +191,9 @@ def _along_gradients(function: Callable, x, moves):
     gradients = gradients / _lengths(gradients)
     along = lambda mu: x + gradients.T @ mu  # noqa: E731
     none = jnp.zeros(gradients.shape[0], x.dtype)
-    return along(root(lambda mu: function(along(mu)), none))
+    # Equations of what is held alone hold or not; their multipliers are zero.
+    unmoved = ~jnp.any(gradients != 0, axis=1)
+    return along(root(lambda mu: jnp.where(unmoved, mu, function(along(mu))), none))
 
 
 def _lengths(rows):
@@ -225,6 +227,7 @@ def _implicit(equations: DAEEquations, t, y, z, moves):
     gradients = project @ (jax.jacfwd(residual, 1)(t, y, z) / rows[:, None])
     gradients = jnp.where(moves, gradients, 0.0)
     gradients = gradients / _lengths(gradients)
+    unmoved = ~jnp.any(gradients != 0, axis=1)
 
     def parts(mu, z, beside):
         """Residuals, scaled; their parts without rates; rates of change of these parts; `mu`."""
@@ -232,8 +235,11 @@ def _implicit(equations: DAEEquations, t, y, z, moves):
         value = residual(t, there, z)
         drift = jax.jvp(lambda t, y: residual(t, y, z), (t, there), (jnp.ones_like(t), z))[1]
         project, rows = beside(t, there, z)
-        # What gradients of rows without an algebraic part would add is left out.
-        return value / rows, project @ (value / rows), project @ (drift / rows), mu - project @ mu
+        value, part, acting = value / rows, project @ (value / rows), project @ mu
+        # Of what is held alone the algebraic part holds or not, and its multipliers are zero; what
+        # gradients of rows without such a part would add is left out.
+        value, part = value - part, jnp.where(unmoved, acting, part)
+        return value + part, part, project @ (drift / rows), mu - acting
 
     def conditions(unknown):
         value, _, drift, rest = parts(*jnp.split(unknown, 2), beside)
