@@ -34,12 +34,6 @@ class DAEAt(Module):
         """The index, read off the structure."""
         return self.equations.index(self.t, self.variables)
 
-    def rate(self):
-        """`dy/dt`, shape `(n,)`."""
-        if self.equations.implicit:
-            return ravel_pytree(self.variables.z)[0]
-        return self.equations.explicit_rate(self.t, self.variables)
-
     def inertia(self):
         """Derivative of `residual` by the change of `y`, `(n, n)`; `None` where it is not known."""
         if self.equations.implicit:

@@ -85,7 +85,7 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         (start, _), t0 = ravel_pytree(y0), jnp.asarray(t0)
         here = terms.vf(t0, y0, args)
         if isinstance(here, DAEAt):
-            return radau_dae.begin(terms, t0, here)
+            return radau_dae.begin(here, t0)
         rate, _ = ravel_pytree(here.rate(jnp.zeros_like(here.dynamics.force)))
         one = terms.contr(t0, t0 + 1).astype(start.dtype)
         changes = jnp.asarray(NODES, start.dtype)[:, None] * one * rate

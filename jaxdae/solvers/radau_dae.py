@@ -28,16 +28,12 @@ from jaxdae.solvers.radau_stages import (
 _SMALL = 0.4
 
 
-def begin(terms, t0, here: DAEAt) -> Past:
-    """The prediction of the first step: `y` moves on as it does, `z` stays."""
-    rate = here.rate()
-    one = terms.contr(t0, t0 + 1).astype(rate.dtype)
-    changes = jnp.asarray(NODES, rate.dtype)[:, None] * one * rate
-    if not here.equations.implicit:
-        z = ravel_pytree(here.variables.z)[0]
-        changes = jnp.concatenate([changes, jnp.zeros((NODES.size, z.size), rate.dtype)], axis=1)
-    past = Past(changes, jnp.zeros(0, rate.dtype), jnp.ones((), t0.dtype))
-    return jax.lax.stop_gradient(past)
+def begin(here: DAEAt, t0) -> Past:
+    """The prediction of the first step: all stays, as rates of fast parts lead too far."""
+    variables = here.variables
+    whole, _ = ravel_pytree(variables.y if here.equations.implicit else variables)
+    changes = jnp.zeros((NODES.size, whole.size), whole.dtype)
+    return Past(changes, jnp.zeros(0, whole.dtype), jnp.ones((), t0.dtype))
 
 
 def step(terms, t0, t1, y0, args, past: Past, made_jump):
@@ -72,6 +68,8 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump):
 
     guess = predicted(past, h, t1 - t0, made_jump)
     there, moving = start + guess[1], product(inverse[1], guess[:, :n])
+    if implicit:  # the matrix of the first step is that of the rates there
+        moving = jnp.where(jnp.any(guess != 0), moving, h * rest)
     linear = jax.jacfwd(lambda x: at(times[1], x).residual(h, moving))(there)
     inertia = at(times[1], there).inertia()
     if inertia is None:

@@ -293,7 +293,7 @@ def violation(equations: DAEEquations, index: int, t, variables: Variables) -> D
 
     both = lambda x: Variables(of_y(x[:n]), of_z(x[n:]))  # noqa: E731
     if equations.implicit:
-        return DAEViolation(*of(equations.residual, x, both))
+        return of(equations.residual, x, both)
     if index == 0:
         return DAEViolation(jnp.zeros(0, y.dtype), jnp.zeros(0, y.dtype))
     if index == 1:

@@ -1,5 +1,7 @@
 """Declarations that are not mechanics: consistent starts, the index, and what is refused."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,8 +24,8 @@ from jaxdae.systems.dae_start import violation
 class Declared(jaxdae.DAE):
     """Functions of a test, given as fields."""
 
-    f: object = None
-    g: object = None
+    f: Any = None
+    g: Any = None
 
     def rate(self, t, y, z, u):
         return self.f(t, y, z, u)
