@@ -242,7 +242,8 @@ def _implicit(equations: DAEEquations, t, y, z, moves):
         return value + part, part, project @ (drift / rows), mu - acting
 
     def conditions(unknown):
-        value, _, drift, rest = parts(*jnp.split(unknown, 2), beside)
+        mu, z = jnp.split(unknown, 2)
+        value, _, drift, rest = parts(mu, z, beside)
         return jnp.concatenate([value, drift + rest])
 
     # One after the other first, with the projection of the given values: units of rates and
@@ -293,7 +294,7 @@ def violation(equations: DAEEquations, index: int, t, variables: Variables) -> D
 
     both = lambda x: Variables(of_y(x[:n]), of_z(x[n:]))  # noqa: E731
     if equations.implicit:
-        return of(equations.residual, x, both)
+        return DAEViolation(*of(equations.residual, x, both))
     if index == 0:
         return DAEViolation(jnp.zeros(0, y.dtype), jnp.zeros(0, y.dtype))
     if index == 1:
