@@ -16,7 +16,7 @@ Declare differential-algebraic equations that are not mechanics:
 
     consistent_start      Values that satisfy differential-algebraic equations, next to given ones.
     DAE                   Differential-algebraic equations, declared by their functions.
-    Variables             Values of the variables of such equations at one time.
+    Variables             Values of differential and algebraic variables at one time.
 
 Choose equations of motion:
 

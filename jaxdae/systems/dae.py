@@ -9,7 +9,7 @@ from jaxdae.systems.calls import unwrapped
 
 
 class Variables(NamedTuple):
-    """Values of the variables of differential-algebraic equations at one time.
+    """Values of differential and algebraic variables at one time.
 
     Args:
         y: differential variables; of a `residual` all of them.
