@@ -107,7 +107,8 @@ def test_the_transistor_amplifier_has_the_published_digits(backend):
     np.testing.assert_allclose(found.y[0], TRANSISTOR_REFERENCE, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["plain", "native"])
 def test_a_mass_matrix_is_taken_account_of_and_time_may_run_backward(backend):
     """`y` goes round with a matrix that depends on it: `y = (cos t, sin t)`."""
 
@@ -177,7 +178,8 @@ class Ramp(eqx.Module):
         return jnp.where(t < 0.25, 0.0, 1.0) - self.gain * z["current"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["plain", "native"])
 def test_a_circuit_under_a_source_that_jumps_and_feeds_back(backend):
     """The current of a resonator by hand; the feedback is a resistor of its own."""
     dae, source = Resonator(resistance=1.5), Ramp(0.5)
@@ -345,6 +347,7 @@ def test_a_run_that_fails_says_when_and_what_to_try(options, words):
         grown(backend="plain", **options)
 
 
+@pytest.mark.slow
 def test_a_run_that_comes_to_a_singular_point_names_the_equations():
     """`z^2 = 1 - y`: where `z` comes to zero, the constraint does not determine it any more."""
 
@@ -421,6 +424,7 @@ def _many():
     return Many(), jnp.ones(8), 1.0
 
 
+@pytest.mark.slow
 def test_dense_output_is_consistent_at_any_time():
     found = jaxdae.solve(
         Circle(), jnp.array([0.0, 1.0]), 1.0, t1=1.0, dt=0.1, backend="plain",

@@ -44,7 +44,8 @@ def test_at_index_two_stages_have_order_five_and_three():
     np.testing.assert_allclose(found, [5.0, 3.0], atol=0.1)
 
 
-@pytest.mark.parametrize("backend", ["plain", pytest.param("native", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["plain", "native"])
 def test_solved_at_index_two_z_is_computed_anew_and_of_order_five(backend):
     errors = []
     for dt in (1 / 8, 1 / 16):
@@ -96,6 +97,7 @@ def test_a_pendulum_of_index_two_moves_as_the_mechanism():
     np.testing.assert_allclose(found.z, other.multipliers[:, 0], atol=3e-5)
 
 
+@pytest.mark.slow
 def test_a_step_of_no_length_changes_nothing():
     for dae, y, z in (
         (Robertson(), {"a": 0.9, "b": 1e-5}, {"c": 0.2}),

@@ -73,6 +73,7 @@ def test_of_a_residual_rates_are_those_of_the_motion():
     np.testing.assert_allclose(rates, [-c, c - 3e7 * 1e-10, 3e7 * 1e-10], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_rates_of_a_circuit_with_a_singular_matrix_are_the_published_ones():
     y, rates = jaxdae.consistent_start(Transistors(), TRANSISTOR_START)
     np.testing.assert_allclose(y, TRANSISTOR_START, atol=1e-14)
@@ -81,6 +82,7 @@ def test_rates_of_a_circuit_with_a_singular_matrix_are_the_published_ones():
     np.testing.assert_allclose(rates[:3], expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_derivatives_of_starts_agree_in_both_modes_and_with_differences():
     def semi(x):
         start = {"q": jnp.array([0.6, -0.8]) * x, "v": jnp.array([1.0, 1.0 + x])}
