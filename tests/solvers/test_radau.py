@@ -243,6 +243,18 @@ def test_derivatives_in_both_modes(backend, fixed):
     np.testing.assert_allclose(reverse, difference, rtol=1e-8 if fixed else 1e-5)
 
 
+@pytest.mark.slow
+def test_kernels_have_derivatives_along_several_directions_at_once():
+    """In forward mode, each of which iterates until its own equations are solved."""
+
+    def at(speed):
+        state = eqx.tree_at(lambda s: s.v, START, START.v * speed[0] + jnp.array([0.0, speed[1]]))
+        return run(Pendulum(), state, t1=0.2, dt=0.1, backend="native").q[-1]
+
+    speeds = jnp.array([0.7, 0.3])
+    np.testing.assert_allclose(jax.jacfwd(at)(speeds), jax.jacrev(at)(speeds), rtol=1e-10)
+
+
 def test_a_member_that_is_no_number_is_alone():
     def end(speed):
         state = eqx.tree_at(lambda x: x.v, START, speed * START.v)
