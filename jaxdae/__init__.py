@@ -12,6 +12,12 @@ Declare a mechanism:
     State                 A state of a system: coordinates, velocities, actuator state.
     System                A constrained mechanical system.
 
+Declare differential-algebraic equations that are not mechanics:
+
+    consistent_start      Values that satisfy differential-algebraic equations, next to given ones.
+    DAE                   Differential-algebraic equations, declared by their functions.
+    Variables             Values of differential and algebraic variables at one time.
+
 Choose equations of motion:
 
     AugmentedLagrangian   Augmented Lagrangian iteration [Bayo1988].
@@ -38,6 +44,7 @@ Choose steps, beside the solvers of diffrax:
 Simulate:
 
     BackendError          The native backend was asked for and cannot serve this simulation.
+    DAETrajectory         What `solve` gives.
     compile_run           Compile a run of `simulate` as a function of NumPy arrays.
     Event                 What happens in a run where a function of time and state crosses zero.
     export                Write a run of `simulate` as code for programs without Python.
@@ -45,6 +52,7 @@ Simulate:
     impact                An impact of two bodies, by Newton's law of restitution.
     SimulationError       A simulation ended before its end time.
     simulate              Simulate a constrained system.
+    solve                 Solve differential-algebraic equations.
     Trajectory            A simulated motion.
 
 Control:

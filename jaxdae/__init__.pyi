@@ -29,6 +29,7 @@ from .control import (
     ServoConstraint as ServoConstraint,
     StateFeedback as StateFeedback,
 )
+from .dae_runs import solve as solve
 from .diagnosis.failure import SimulationError as SimulationError
 from .events.declaration import Event as Event
 from .events.impact import impact as impact
@@ -53,6 +54,7 @@ from .linalg.saddle_point import (
     SingularMassSolve as SingularMassSolve,
 )
 from .references import citation as citation
+from .results.dae_trajectory import DAETrajectory as DAETrajectory
 from .results.trajectory import Trajectory as Trajectory
 from .runs import simulate as simulate
 from .simulation.backends import BackendError as BackendError
@@ -60,13 +62,16 @@ from .solvers import Projected as Projected
 from .systems import (
     check_system as check_system,
     ConsistencyError as ConsistencyError,
+    consistent_start as consistent_start,
     consistent_state as consistent_state,
+    DAE as DAE,
     Dynamics as Dynamics,
     evaluate as evaluate,
     Labels as Labels,
     Points as Points,
     State as State,
     System as System,
+    Variables as Variables,
 )
 from .tuning import (
     tune as tune,

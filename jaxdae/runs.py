@@ -402,7 +402,7 @@ def _completed(
     events = in_dtype(check_events(events, max_events, t0, state), dtype)
 
     period = controller.period if sampled else None
-    times = _times(t0, t1, dt, stepsize_controller, saveat, dtype, period)
+    times = run_times(t0, t1, dt, stepsize_controller, saveat, dtype, period)
     fixed = times.grid is not None
     if events:
         preconditions.check_with_events(events, saveat, progress, fixed=fixed)
@@ -411,7 +411,7 @@ def _completed(
     start = Start(plant(system), begun, times.start)
     eager = is_eager(formulation, start)
     formulation, known = starts.suited_to_start(formulation, start, start_tolerance, eager=eager)
-    direction = _direction(t0, t1, stepsize_controller)
+    direction = run_direction(t0, t1, stepsize_controller)
     problem = Problem(system, formulation, inner, state, times, events=events)
     said = tuple(_step_warnings(problem, start.t, solver, direction))
     # What stabilizes constraints acts in the direction of integration.
@@ -422,7 +422,7 @@ def _completed(
         None if fixed else with_known_ends(stepsize_controller, times),
         _EVERY_STEP if saveat is None and fixed else saveat,
         _ADJOINT if adjoint is None else adjoint,
-        _meter(progress),
+        meter_of(progress),
         len(times.grid) - 1 if fixed else int(max_steps),
         work,
         direction=direction,
@@ -431,15 +431,16 @@ def _completed(
         max_events=max_events,
         reset_tolerance=start_tolerance,
     )
-    problem, method = _with_checked_times(problem, method, bool(throw))
-    return *_monitored(*_with_backend(problem, method, backend), throw=throw), said
+    problem, method = with_checked_times(problem, method, bool(throw))
+    return *_monitored(*with_backend(problem, method, backend), throw=throw), said
 
 
-def _times(t0, t1, dt, stepsize_controller, saveat, dtype, period=None) -> Times:
+def run_times(t0, t1, dt, stepsize_controller, saveat, dtype, period=None) -> Times:
+    """Times of a run of a precision: fixed steps where they are known, else what is saved."""
     grid = None
     if isinstance(stepsize_controller, Grid):
         grid = stepsize_controller.ts
-    elif _is_constant(stepsize_controller) and dt is not None and are_known((t0, t1, dt)):
+    elif is_constant_step(stepsize_controller) and dt is not None and are_known((t0, t1, dt)):
         grid = step_ends(t0, t1, dt, dtype, period)
     xp = np if are_known((t0, t1)) else jnp
     saved = xp.linspace(t0, t1, DEFAULT_TIMES) if saveat is None and grid is None else None
@@ -448,7 +449,7 @@ def _times(t0, t1, dt, stepsize_controller, saveat, dtype, period=None) -> Times
     return Times(*(None if x is None else array(x) for x in times))
 
 
-def _is_constant(stepsize_controller) -> bool:
+def is_constant_step(stepsize_controller) -> bool:
     """Whether all steps are of one length, where one is given."""
     return stepsize_controller is None or isinstance(stepsize_controller, diffrax.ConstantStepSize)
 
@@ -497,14 +498,14 @@ def _step_warnings(problem: Problem, t, solver, direction: int | None) -> list[s
     return [x for x in results if x is not None]
 
 
-def _with_backend(problem: Problem, method: Method, backend) -> tuple[Problem, Method]:
+def with_backend(problem: Any, method: Method, backend) -> tuple[Any, Method]:
     """The backend chosen, and times that it does not check itself."""
     times = problem.times
     if backend == "plain":
         return problem, method._replace(backend=backend)
     backends.check_name(backend)
     why_not = backend_of("native").obstacle(problem.formulation, method)
-    if _is_constant(method.stepsize_controller) and times.first_step is not None:
+    if is_constant_step(method.stepsize_controller) and times.first_step is not None:
         why_not = "the number of fixed steps is known only when the run is made"
     chosen = backends.choose(backend, why_not)
     strict = backend == "native"
@@ -516,7 +517,7 @@ def _with_backend(problem: Problem, method: Method, backend) -> tuple[Problem, M
     return problem, method._replace(backend=chosen, strict=strict, why_not=why_not)
 
 
-def _with_checked_times(problem: Problem, method: Method, throw: bool) -> tuple[Problem, Method]:
+def with_checked_times(problem: Any, method: Method, throw: bool) -> tuple[Any, Method]:
     """What is known only when the program runs, times and tolerances, checked there.
 
     With `throw` what does not fit raises an error then. Otherwise it is the failure of the members
@@ -570,7 +571,7 @@ def _monitored(problem: Problem, method: Method, *, throw: bool) -> tuple[Proble
     return problem._replace(times=times._replace(saved=every)), method
 
 
-def _direction(t0, t1, stepsize_controller) -> int | None:
+def run_direction(t0, t1, stepsize_controller) -> int | None:
     """1 for a run forward in time, -1 backward; `None` where that is not known yet."""
     if isinstance(stepsize_controller, Grid) and stepsize_controller.direction is not None:
         return stepsize_controller.direction
@@ -579,7 +580,8 @@ def _direction(t0, t1, stepsize_controller) -> int | None:
     return 1 if t0 <= t1 else -1
 
 
-def _meter(progress) -> diffrax.AbstractProgressMeter:
+def meter_of(progress) -> diffrax.AbstractProgressMeter:
+    """What shows the progress of a run, from `simulate(progress=…)`."""
     if isinstance(progress, bool):
         return diffrax.TqdmProgressMeter() if progress else _NO_METER
     return progress

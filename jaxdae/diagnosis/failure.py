@@ -66,7 +66,7 @@ def describe_failure(trajectory, solver=None) -> str:
         return of_events
     t, state = float(trajectory.final_time), trajectory.last_state
     system = trajectory.system
-    reason = _reason(trajectory.result)
+    reason = reason_of(trajectory.result)
     cause = _of_controller(trajectory)
     undefined = None
     if cause is None and trajectory.plain:
@@ -147,7 +147,8 @@ def declared(system, t, state) -> Declared:
     return Declared(*map(np.asarray, _declared(system, t, state)))
 
 
-def _reason(result) -> str:
+def reason_of(result) -> str:
+    """The first line of what diffrax says of a result."""
     message = diffrax.RESULTS[result].strip().split("\n")[0]
     return message.rstrip(".") or "failed"
 

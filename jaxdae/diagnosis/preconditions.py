@@ -72,13 +72,13 @@ def check_kinds(
         raise TypeError(
             f"controller is {described(controller)}; give a callable u = controller(t, q, v, w)."
         )
-    _check_closure("controller", controller)
+    check_closure("controller", controller)
     formulation.check_parts()
     for name, value in vars(formulation).items():
-        _check_closure(name, value)
+        check_closure(name, value)
 
 
-def _check_closure(name: str, function) -> None:
+def check_closure(name: str, function) -> None:
     """A function cannot carry a value that is being traced out of the transformation."""
     if not isinstance(function, FunctionType):
         return
@@ -190,7 +190,7 @@ def check_declaration(system, formulation, controller, state, t0, solver) -> Non
     recheck(formulation)
     leaves, structure = jax.tree.flatten((system, formulation, controller, state))
     method = parts_of(solver).method
-    key = (structure, enforces_constraints(method), *(_signature(x) for x in leaves))
+    key = (structure, enforces_constraints(method), *(signature(x) for x in leaves))
     declared = system, formulation, controller
     _CHECKED.get(key, declared, lambda: _check_shapes(*declared, state, t0, method))
 
@@ -219,7 +219,7 @@ def recheck(module) -> None:
         recheck(value)
 
 
-def _signature(leaf):
+def signature(leaf):
     """Shape and type of an array; anything else, integers among it, by value."""
     if isinstance(leaf, jax.Array | np.ndarray):
         return (leaf.shape, leaf.dtype)
@@ -255,7 +255,7 @@ def check_solver(solver, formulation, stepsize_controller, dt, work) -> None:
             "stepsize_controller must be one of diffrax's, such as "
             f"diffrax.PIDController(rtol=1e-6, atol=1e-6); got {stepsize_controller!r}."
         )
-    _check_tolerances(stepsize_controller)
+    check_tolerances(stepsize_controller)
     check_terms(solver, formulation, work)
     if isinstance(stepsize_controller, diffrax.ConstantStepSize) and dt is None:
         raise ValueError("ConstantStepSize needs the step: give dt.")
@@ -278,7 +278,8 @@ def check_solver(solver, formulation, stepsize_controller, dt, work) -> None:
         )
 
 
-def _check_tolerances(stepsize_controller) -> None:
+def check_tolerances(stepsize_controller) -> None:
+    """Raise `ValueError` for tolerances, step limits and known ends that cannot be."""
     ends = known_ends(stepsize_controller)
     stepsize_controller = ends.controller
     for name, value in (("step_ts", ends.steps), ("jump_ts", ends.jumps)):
@@ -315,7 +316,7 @@ def check_with_events(events, saveat, progress, *, fixed: bool) -> None:
     """
     for one in events:
         for function in jax.tree.leaves(one):
-            _check_closure(f"event {one.name!r}", function)
+            check_closure(f"event {one.name!r}", function)
     if not (progress is False or isinstance(progress, diffrax.NoProgressMeter)):
         raise ValueError("a run with events shows no progress; leave progress out.")
     if saveat is None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from jaxdae.errors import BackendError as BackendError
 from jaxdae.reprs import Module
-from jaxdae.simulation.problem import Integration, Method, Problem
+from jaxdae.simulation.problem import Integration, Method
 
 Backend = Literal["auto", "plain", "native"]
 _REFUSAL = "the native backend cannot serve this simulation:"
@@ -31,8 +31,13 @@ class AbstractBackend(Module):
         """Why settings do not suit it, in words; `None` where they do."""
 
     @abc.abstractmethod
-    def solve(self, problem: Problem, method: Method, y0) -> Integration:
+    def solve(self, problem: Any, method: Method, y0) -> Integration:
         """Integrate a run from the formulation's own state and works `y0`.
+
+        Args:
+            problem: a `Problem`, or what has its times, parts, controller, event, rate and term.
+            method: how.
+            y0: start.
 
         Raises:
             UnsuitedError: when it finds out here that it cannot.

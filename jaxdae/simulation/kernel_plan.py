@@ -11,14 +11,11 @@ import numpy as np
 import optimistix
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.control.base import control_input
 from jaxdae.kernels.integration.arguments import Saving
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import UnsuitedError
-from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import Method, Problem
-from jaxdae.solvers.constrained_term import term
 from jaxdae.solvers.event import fall
 from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.implicit_stages import with_tolerances
@@ -40,6 +37,7 @@ class KernelPlan(NamedTuple):
     """A kernel to be made or found.
 
     Args:
+        kind: class of the problem, which has its rate and its term.
         solver: the step method.
         direction: of time; `None` where the last parameter says it.
         saving: what is saved.
@@ -59,6 +57,7 @@ class KernelPlan(NamedTuple):
         unravel: from the start as one vector to its structure.
     """
 
+    kind: Any
     solver: Any
     direction: int | None
     saving: Saving
@@ -111,7 +110,7 @@ class KernelPlan(NamedTuple):
         except UnsupportedOperationError as error:
             raise UnsuitedError(str(error)) from None
         return run._replace(
-            plain=plain_run(run, vector_field, self.solver, self.plain_parts, self._sign)
+            plain=plain_run(run, self.kind.term_of, self.solver, self.plain_parts, self._sign)
         )
 
     def _initial_value(self):
@@ -169,14 +168,14 @@ class KernelPlan(NamedTuple):
 
         def rate(s):
             # Constants of double precision may stand in a system of single precision.
-            return ravel_pytree(field(s, self.unravel(y), args))[0].astype(self.dtype)
+            return ravel_pytree(self.kind.rate(s, self.unravel(y), args))[0].astype(self.dtype)
 
         return rate(t) if isinstance(sign, int) and sign == 1 else sign * rate(sign * t)
 
     def _equations(self, parameters):
         """The term of a solver of motions, its arguments, and the sign of times."""
-        made = term(stepping(self.solver), field, control_input)
-        return made, self._args(parameters), self._sign(parameters)
+        term = self.kind.kernel_term_of(stepping(self.solver))
+        return term, self._args(parameters), self._sign(parameters)
 
     def _finish(self, t, y, *parameters):
         args, t = self._args(parameters), self._sign(parameters) * t
@@ -227,7 +226,8 @@ def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numb
     starts, start_structure = jax.tree.flatten(y0)
     saving, rows = _saving(sub, method.max_steps if adaptive else len(times.grid) - 1)
     plan = KernelPlan(
-        solver, method.direction, saving, rows, adaptive, times.first_step is not None,
+        type(problem), solver, method.direction, saving, rows, adaptive,
+        times.first_step is not None,
         adaptive and ends.has_any, method.max_steps, method.strict, static, structure,
         tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves),
         start_structure, tuple((x.shape, str(x.dtype)) for x in starts), start.size, start.dtype,

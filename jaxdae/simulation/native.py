@@ -41,7 +41,7 @@ class NativeBackend(AbstractBackend):
         missing = obstacles.obstacle()
         return unsuited(formulation, method) if missing is None else missing
 
-    def solve(self, problem: Problem, method: Method, y0) -> Integration:
+    def solve(self, problem: Any, method: Method, y0) -> Integration:
         from jaxdae.kernels.integration.run import integrate
 
         problem, method = _counted(problem, method)

@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.control.base import control_input
 from jaxdae.derivatives.functions import FORWARD, Function, REVERSE
 from jaxdae.kernels.integration.arguments import jumps_of, StepSummary
 from jaxdae.kernels.integration.run import KernelRun
 from jaxdae.simulation.plain import ending
 from jaxdae.simulation.problem import Times
-from jaxdae.solvers.constrained_term import term
 from jaxdae.solvers.grid import Grid, ToKnownEnds
 
 # What derivatives of a mode go through; `DirectAdjoint` has all of them, but takes more time.
@@ -24,12 +22,14 @@ _ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
 }
 
 
-def plain_run(run: KernelRun, field: Callable, solver, parts: Callable, sign: Callable) -> Function:
+def plain_run(
+    run: KernelRun, term_of: Callable, solver, parts: Callable, sign: Callable
+) -> Function:
     """What a native run computes, by diffrax.
 
     Args:
         run: the native run.
-        field: `dy/dt = field(t, y, args)` on pytrees.
+        term_of: what a solver steps, from the solver.
         solver: the method.
         parts: `args`, the step size controller and the event, from the parameters.
         sign: 1 or -1, from the parameters: kernels take times as increasing.
@@ -51,7 +51,7 @@ def plain_run(run: KernelRun, field: Callable, solver, parts: Callable, sign: Ca
                 controller = diffrax.ClipStepSizeController(controller, steps, jumps)
         adjoint = _ADJOINTS.get(mode, diffrax.DirectAdjoint)()
         result = diffrax.diffeqsolve(
-            term(solver, field, control_input), solver, times.start, times.end, times.first_step,
+            term_of(solver), solver, times.start, times.end, times.first_step,
             run.problem.unravel(y), args, saveat=_saveat(run, times.saved), adjoint=adjoint,
             stepsize_controller=controller if times.grid is None else Grid(times.grid),
             max_steps=run.max_steps, event=ending(event, times), throw=False,

@@ -7,15 +7,11 @@ import diffrax
 import jax
 import jax.numpy as jnp
 
-from jaxdae.control.base import control_input
 from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.simulation.backends import AbstractBackend
-from jaxdae.simulation.field import vector_field
-from jaxdae.simulation.problem import default_tolerance, Integration, Method, Problem, Times
+from jaxdae.simulation.problem import default_tolerance, Integration, Method, Times
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
-from jaxdae.simulation.split import explicit_field, implicit_field
-from jaxdae.solvers.constrained_term import term
 from jaxdae.solvers.event import AbstractEvent, HALVING
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of
@@ -30,13 +26,13 @@ class PlainBackend(AbstractBackend):
     def obstacle(self, formulation, method: Method) -> None:
         del formulation, method
 
-    def solve(self, problem: Problem, method: Method, y0) -> Integration:
+    def solve(self, problem: Any, method: Method, y0) -> Integration:
         times, solver, parts = problem.times, method.solver, problem.parts
         if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
             stepping = parts_of(solver).method
             times, parts, y0 = reverse_only((times, parts, y0), stepping, method.why_not)
         solution = diffrax.diffeqsolve(
-            term(solver, vector_field, control_input, (explicit_field, implicit_field)),
+            problem.term_of(solver),
             solver,
             times.start,
             times.end,

@@ -6,9 +6,13 @@ from typing import Any, NamedTuple
 import diffrax
 import jax.numpy as jnp
 
+from jaxdae.control.base import control_input
 from jaxdae.events.declaration import Event
 from jaxdae.events.records import Events
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.simulation.field import field, vector_field
+from jaxdae.simulation.split import explicit_field, implicit_field
+from jaxdae.solvers.constrained_term import term
 from jaxdae.solvers.event import AbstractEvent
 from jaxdae.systems import State, System
 
@@ -70,6 +74,21 @@ class Problem(NamedTuple):
     def parts(self) -> tuple[System, AbstractFormulation, Callable | None]:
         """What the vector field depends on."""
         return self.system, self.formulation, self.controller
+
+    @staticmethod
+    def rate(t, y, parts) -> Any:
+        """`dy/dt` of what is integrated."""
+        return field(t, y, parts)
+
+    @staticmethod
+    def term_of(solver) -> diffrax.AbstractTerm:
+        """What a solver steps."""
+        return term(solver, vector_field, control_input, (explicit_field, implicit_field))
+
+    @staticmethod
+    def kernel_term_of(solver) -> diffrax.AbstractTerm:
+        """What kernels step."""
+        return term(solver, field, control_input)
 
 
 class Method(NamedTuple):

@@ -62,8 +62,8 @@ def run(problem: Problem, method: Method) -> Solution:
             raise backends.refused(reason) from None
         method = method._replace(why_not=str(reason), backend=PLAIN.name)
         integration, events = _integrated(problem, method, begin)
-    solution = _solution(integration, method, problem, y0)
-    return solution._replace(dependent=dependent, events=events)
+    result = solution(integration, method, problem, y0)
+    return result._replace(dependent=dependent, events=events)
 
 
 def _integrated(problem: Problem, method: Method, y0) -> tuple[Integration, Any]:
@@ -109,7 +109,7 @@ def _on_constraints(integration: Integration, method: Method, problem: Problem, 
     if method.only_end or projection is None or not (between and is_plain(saveat)):
         return integration
     # Rows that were not reached stay as they are, and their derivatives zero.
-    reached = jnp.isfinite(_mark(integration.ts, integration.rows))
+    reached = jnp.isfinite(marked(integration.ts, integration.rows))
     pick = lambda row, safe: jax.tree.map(  # noqa: E731
         lambda a, b: jnp.where(_column(reached, a), a, b), row, safe
     )
@@ -118,7 +118,7 @@ def _on_constraints(integration: Integration, method: Method, problem: Problem, 
     return integration._replace(rows=pick(moved, integration.rows))
 
 
-def _solution(integration: Integration, method: Method, problem: Problem, y0) -> Solution:
+def solution(integration: Integration, method: Method, problem: Any, y0) -> Solution:
     """Mark what was not reached, and separate the final state from what the user saves."""
     ts, saved = integration.ts, integration.rows
     end_time, end = integration.end_time, integration.end
@@ -138,7 +138,7 @@ def _solution(integration: Integration, method: Method, problem: Problem, y0) ->
     plain = is_plain(method.saveat) and ts is not None
     work, last = None, start
     if plain:
-        ts = _mark(ts, saved)
+        ts = marked(ts, saved)
         saved, work = _reached(saved, jnp.isfinite(ts))
         work = jax.tree.map(lambda x: jnp.where(jnp.isfinite(ts), x, jnp.nan), work)
         # The last state that was still finite is the last row that is, or else the start.
@@ -172,7 +172,7 @@ def _all_finite(tree):
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
-def _mark(ts, saved):
+def marked(ts, saved):
     """`inf` for the times at which the saved state is not finite."""
     rows = [jnp.isfinite(x).reshape(ts.size, -1).all(axis=1) for x in jax.tree.leaves(saved[0])]
     good = jnp.stack(rows).all(axis=0)

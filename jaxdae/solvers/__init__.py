@@ -3,6 +3,7 @@
 from jaxdae import names as _names
 from jaxdae.solvers.adams_bashforth import AdamsBashforth as AdamsBashforth
 from jaxdae.solvers.constrained_term import ConstrainedTerm as ConstrainedTerm
+from jaxdae.solvers.dae_term import DAETerm as DAETerm
 from jaxdae.solvers.generalized_alpha import GeneralizedAlpha as GeneralizedAlpha
 from jaxdae.solvers.half_explicit import HalfExplicit as HalfExplicit
 from jaxdae.solvers.projected import Projected as Projected

@@ -36,7 +36,20 @@ class Equations(Module):
         return State(self.coordinates, acceleration, self.actuators), None
 
 
-class ConstrainedTerm(diffrax.AbstractTerm):
+class AbstractConstrainedTerm(diffrax.AbstractTerm):
+    """Equations with constraints, for solvers that enforce these themselves."""
+
+    def contr(self, t0, t1, **kwargs):
+        """Length of a step [s]."""
+        del kwargs
+        return t1 - t0
+
+    def prod(self, vf, control):
+        """Change of a state by its rate in a time [s]."""
+        return jax.tree.map(lambda x: control * x, vf)
+
+
+class ConstrainedTerm(AbstractConstrainedTerm):
     r"""Constrained equations of motion, where an `ODETerm` has a vector field.
 
         M a + J^T lam = f,        phi(t, q) = 0,        phi_dot(t, q, v) = 0
@@ -61,19 +74,11 @@ class ConstrainedTerm(diffrax.AbstractTerm):
         rates = moved(v), system.actuator_rate(t, q, v, w, u)
         return Equations(evaluate(system, t, q, v, w, u), *rates, moved)
 
-    def contr(self, t0, t1, **kwargs):
-        """Length of a step [s]."""
-        del kwargs
-        return t1 - t0
-
-    def prod(self, vf, control):
-        """Change of a state by its rate, `Equations.rate(acceleration)`, in a time [s]."""
-        return jax.tree.map(lambda x: control * x, vf)
-
 
 def enforces_constraints(solver) -> bool:
-    """Whether a solver takes a `ConstrainedTerm`."""
-    return getattr(solver, "term_structure", None) is ConstrainedTerm
+    """Whether a solver takes constrained equations, a `ConstrainedTerm` among them."""
+    structure = getattr(solver, "term_structure", None)
+    return isinstance(structure, type) and issubclass(structure, AbstractConstrainedTerm)
 
 
 def splits(solver) -> bool:

@@ -13,7 +13,7 @@ from jaxdae.linalg.lu import inverse_factors, product
 from jaxdae.solvers.base import AbstractTracedSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
 from jaxdae.solvers.projection import policy
-from jaxdae.solvers.radau import newton, tangent_of
+from jaxdae.solvers.radau_stages import newton, tangent_of
 from jaxdae.systems import State
 from jaxdae.systems.kinematics import has_rate
 

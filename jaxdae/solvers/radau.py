@@ -1,9 +1,8 @@
 """Radau IIA: an implicit method for stiff equations of motion that keeps their constraints."""
 
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import diffrax
 import jax
@@ -11,32 +10,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.linalg.lu import inverse_factors, product, refined
+from jaxdae.linalg.lu import inverse_factors, product
+from jaxdae.solvers import radau_dae
 from jaxdae.solvers.base import AbstractTracedSolver
-from jaxdae.solvers.constrained_term import ConstrainedTerm
+from jaxdae.solvers.constrained_term import AbstractConstrainedTerm
+from jaxdae.solvers.dae_term import DAEAt
+from jaxdae.solvers.radau_stages import (
+    by,
+    Collocation,
+    ESTIMATE,
+    INVERSE,
+    newton,
+    NODES,
+    Past,
+    predicted,
+    StageMatrix,
+    tangent_of,
+)
 
-# Zeros of the second derivative of x^2 (x - 1)^3, and the collocation there
-# [HairerWanner1996, IV.5].
-_NODES = np.array([(4 - 6**0.5) / 10, (4 + 6**0.5) / 10, 1.0])
-_POWERS = np.arange(1, 4)
-_MATRIX = (_NODES[:, None] ** _POWERS / _POWERS) @ np.linalg.inv(_NODES[:, None] ** (_POWERS - 1))
-_INVERSE = np.linalg.inv(_MATRIX)
-
-
-def _real_form() -> tuple[float, float, float, np.ndarray]:
-    """`g`, `a`, `b` and `T` with `A^-1 = T [[g, 0, 0], [0, a, -b], [0, b, a]] T^-1`."""
-    decomposed: Any = np.linalg.eig(_INVERSE)
-    values, vectors = decomposed
-    real, pair = np.argmin(np.abs(values.imag)), np.argmin(values.imag)
-    basis = np.stack([vectors[:, real].real, vectors[:, pair].real, vectors[:, pair].imag], axis=1)
-    return float(values[real].real), float(values[pair].real), -float(values[pair].imag), basis
-
-
-_GAMMA, _ALPHA, _BETA, _BASIS = _real_form()
-# Weights of the stages in the error estimate, beside h f(t_0, y_0) [HairerWanner1996, IV.8].
-_ESTIMATE = np.array([-13 - 7 * 6**0.5, -13 + 7 * 6**0.5, -1.0]) / 3
-
-_MOST_ITERATIONS = 40
 # With the Jacobians of all stages; two or three do where the prediction is good.
 _MOST_RENEWED = 10
 # Rows of a stage with which kernels have those: they are code of three times as many unknowns.
@@ -44,62 +35,6 @@ _MOST_ROWS_RENEWED = 12
 # Of the matrices of iterations, as a power of the machine epsilon: far above round-off, and far
 # below what slows iterations down.
 _ADDED = 2 / 3
-
-
-def _lagrange(nodes: np.ndarray, x) -> Any:
-    """Lagrange's polynomials on some nodes at times, along a last axis."""
-    each = []
-    for i, node in enumerate(nodes):
-        others = np.delete(nodes, i)
-        each.append(math.prod((x - float(y)) / float(node - y) for y in others))
-    return jnp.stack(each, axis=-1)
-
-
-class Collocation(diffrax.AbstractLocalInterpolation):
-    """The state between the ends of a step: the collocation polynomial, of degree 3.
-
-    Args:
-        t0: beginning of the step [s].
-        t1: its end [s].
-        y0: state at the beginning.
-        y1: state at the end.
-        k: changes in the stages, along a first axis of each leaf.
-    """
-
-    t0: Any
-    t1: Any
-    y0: Any
-    y1: Any
-    k: Any
-
-    def evaluate(self, t0, t1=None, left: bool = True):
-        """The state at a time [s], or its change between two."""
-        del left
-        if t1 is not None:
-            return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
-        step = self.t1 - self.t0
-        # A step of no length has its end everywhere.
-        part = jnp.where(step == 0, 1.0, (t0 - self.t0) / jnp.where(step == 0, 1.0, step))
-
-        def between(y0, k):
-            weights = _lagrange(np.array([0.0, *_NODES]), part.astype(y0.dtype))[1:]
-            return y0 + jnp.tensordot(weights, k, 1)
-
-        return jax.tree.map(between, self.y0, self.k)
-
-
-class Past(NamedTuple):
-    """What the last step leaves to the next, for the prediction of its stages.
-
-    Args:
-        changes: of state in the stages, shape `(3, states)`.
-        multipliers: at its end, shape `(c + m,)`.
-        step: its length.
-    """
-
-    changes: Any
-    multipliers: Any
-    step: Any
 
 
 class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
@@ -127,10 +62,11 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
     of the constraints changes its sign within a step there, and stages are regular unless one of
     them is in the position itself, where the step is refused and a shorter one taken.
 
-    It is for `Multipliers()` without stabilization. Of a motion that is not stiff explicit methods
-    compute more digits in less time: a step costs one Jacobian, some five to twenty evaluations of
-    all three stages, and two LU decompositions, of `c = 2 n + k + 2 m + r` rows and of twice as
-    many, for `n` coordinates, `k` actuator states, `m` position and `r` velocity constraints.
+    It is for `Multipliers()` without stabilization; and for a `jaxdae.DAE`, by `jaxdae.solve` or
+    with a `DAETerm`. Of a motion that is not stiff explicit methods compute more digits in less
+    time: a step costs one Jacobian, some five to twenty evaluations of all three stages, and two LU
+    decompositions, of `c = 2 n + k + 2 m + r` rows and of twice as many, for `n` coordinates, `k`
+    actuator states, `m` position and `r` velocity constraints.
 
     Derivatives are those of the discrete motion, by the implicit function theorem, in both modes.
     Kernels make its steps for up to some twenty rows and independent constraints; what is larger
@@ -138,7 +74,7 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
     all stages, and do not pass singular positions: say `backend="plain"` there.
     """
 
-    term_structure: ClassVar[Any] = ConstrainedTerm
+    term_structure: ClassVar[Any] = AbstractConstrainedTerm
     interpolation_cls: ClassVar[Callable[..., Collocation]] = Collocation
     state_is_prediction: ClassVar[bool] = True
 
@@ -157,9 +93,11 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         del t1
         (start, _), t0 = ravel_pytree(y0), jnp.asarray(t0)
         here = terms.vf(t0, y0, args)
+        if isinstance(here, DAEAt):
+            return radau_dae.begin(here, t0)
         rate, _ = ravel_pytree(here.rate(jnp.zeros_like(here.dynamics.force)))
         one = terms.contr(t0, t0 + 1).astype(start.dtype)
-        changes = jnp.asarray(_NODES, start.dtype)[:, None] * one * rate
+        changes = jnp.asarray(NODES, start.dtype)[:, None] * one * rate
         multipliers = here.dynamics.gamma.size + here.dynamics.phi.size
         past = Past(changes, jnp.zeros(multipliers, start.dtype), jnp.ones((), t0.dtype))
         return jax.lax.stop_gradient(past)
@@ -178,10 +116,12 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         return self._step(*given, most_rows=_MOST_ROWS_RENEWED)
 
     def _step(self, terms, t0, t1, y0, args, solver_state, made_jump, most_rows=None):
+        if isinstance(terms.vf(t0, y0, args), DAEAt):
+            return radau_dae.step(terms, t0, t1, y0, args, solver_state, made_jump)
         start, unravel = ravel_pytree(y0)
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         h = terms.contr(t0, t1).astype(start.dtype)
-        times = [t0 + float(c) * (t1 - t0) for c in _NODES[:-1]] + [t1]
+        times = [t0 + float(c) * (t1 - t0) for c in NODES[:-1]] + [t1]
         states = start.size
 
         def residual(t, slope, y, multipliers):
@@ -202,21 +142,21 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
             return jnp.concatenate(rows), (d.mass, d.jac, pushed)
 
         def all_stages(x):
-            slopes = product(jnp.asarray(_INVERSE, x.dtype), x[:, :states])
+            slopes = product(jnp.asarray(INVERSE, x.dtype), x[:, :states])
             ys = start + x[:, :states]
             every = lambda *x: residual(*x)[0]  # noqa: E731
             return jax.vmap(every)(jnp.stack(times), slopes, ys, x[:, states:])
 
-        guess = _predicted(solver_state, h, t1 - t0, made_jump)
+        guess = predicted(solver_state, h, t1 - t0, made_jump)
         renews = most_rows is None or guess.shape[1] <= most_rows
         known = jax.lax.stop_gradient
         last = guess[0, states:]
-        inverse = jnp.asarray(_INVERSE, start.dtype)
+        inverse = jnp.asarray(INVERSE, start.dtype)
         at_middle = times[1], product(inverse[1], guess[:, :states])
         there, forces = start + guess[1, :states], guess[1, states:]
         slope, matrices = jax.jacfwd(lambda y: residual(*at_middle, y, forces), has_aux=True)(there)
         inertia, linear, added = known(_matrices(slope, *matrices))
-        matrix = _StageMatrix.of(inertia, linear, added)
+        matrix = StageMatrix.of(inertia, linear, added)
 
         def sizes(change, x, inertia=inertia, linear=linear):
             """Of changes, relative: of states, and of the forces of multipliers."""
@@ -250,8 +190,8 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         x, converged = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
         changes = x[:, :states]
         y1 = jnp.where(converged > 0, start + changes[-1], jnp.nan)
-        weighted = product(jnp.asarray(_ESTIMATE, x.dtype), changes)
-        error = _by(matrix.real, -residual(t0, -weighted, start, last)[0])[:states]
+        weighted = product(jnp.asarray(ESTIMATE, x.dtype), changes)
+        error = by(matrix.real, -residual(t0, -weighted, start, last)[0])[:states]
         error = jnp.where(converged > 0, error, jnp.inf)
         dense = {"y0": y0, "y1": unravel(y1), "k": jax.vmap(unravel)(changes)}
         past = known(Past(changes, x[-1, states:] / h, t1 - t0))
@@ -289,96 +229,6 @@ def _coupled(inverse, inertia, linear, added):
     return both.reshape(stages * rows, stages * rows), added.reshape(-1)
 
 
-class _StageMatrix(NamedTuple):
-    """The matrix `A^-1 (x) E + I (x) F` of simplified Newton iterations, by inverse factors.
-
-    With `A^-1` in its real form it is one of `g E + F`, and one of twice the size.
-
-    Args:
-        real: `F` and `G` of the first, see `inverse_factors`.
-        pair: of the second.
-    """
-
-    real: list
-    pair: list
-
-    @classmethod
-    def of(cls, inertia, linear, added) -> "_StageMatrix":
-        """From `E` and `F`, and what is added to the diagonal of `F`."""
-        first, second = _ALPHA * inertia + linear, _BETA * inertia
-        pair = jnp.block([[first, -second], [second, first]])
-        real = inverse_factors(_GAMMA * inertia + linear, added)
-        return cls(real, inverse_factors(pair, jnp.tile(added, 2)))
-
-    def solved(self, right):
-        """The solution of linear equations, shape `(3, rows)`."""
-        return self._solved(right, np.linalg.inv(_BASIS), _BASIS, _by)
-
-    def transposed(self, right):
-        """The same of the transposed equations."""
-        return self._solved(right, _BASIS.T, np.linalg.inv(_BASIS).T, _by_transpose)
-
-    def _solved(self, right, there, back, by: Callable):
-        right = product(jnp.asarray(there, right.dtype), right)
-        both = by(self.pair, jnp.concatenate([right[1], right[2]]))
-        parts = jnp.stack([by(self.real, right[0]), *jnp.split(both, 2)])
-        return product(jnp.asarray(back, right.dtype), parts)
-
-
-def _by(factors, right):
-    first, then = factors
-    return product(then, product(first, right))
-
-
-def _by_transpose(factors, right):
-    first, then = factors
-    return product(first.T, product(then.T, right))
-
-
-def _predicted(past: Past, h, length, made_jump):
-    """Stages as the polynomial of the last step goes on, with the multipliers of its end.
-
-    What multipliers of dependent constraints have that does nothing would grow as they go on.
-    """
-    ratio = (length / past.step).astype(h.dtype)
-    goes_on = (ratio < 4.0) & ~jnp.asarray(made_jump)
-    x = 1 + jnp.where(goes_on, ratio, 0.0) * jnp.asarray(_NODES, h.dtype)
-    changes = product(_lagrange(np.array([0.0, *_NODES]), x)[:, 1:], past.changes)
-    changes = changes - past.changes[-1]
-    multipliers = h * jnp.broadcast_to(past.multipliers, (_NODES.size, past.multipliers.size))
-    return jax.lax.stop_gradient(jnp.concatenate([changes, multipliers], axis=1))
-
-
-def newton(function, guess, matrix: Any, sizes):
-    """The stages by simplified Newton iteration, and 1 where it has converged, or else 0."""
-    dtype = guess.dtype
-    eps = float(jnp.finfo(dtype).eps)
-    # Round-off, and what it may be where large terms cancel: of states, and of forces.
-    exact, enough = 4 * eps, jnp.asarray([eps**0.75, eps**0.5], dtype)
-
-    def improved(state):
-        x, before, count, _ = state
-        change = matrix.solved(-function(x))
-        x = x + change
-        now = sizes(change, x)
-        # Done at round-off, or where iterations do not come nearer any more.
-        done = jnp.all((now <= exact) | ((now < enough) & (now >= 0.5 * before)))
-        # Given up where it diverges, or would not be done in the iterations that are left.
-        left = (_MOST_ITERATIONS - count).astype(dtype)
-        ratio = now / jnp.where(before > 0, before, 1.0)
-        hopeless = jnp.any(~(now < enough) & ~(now * ratio**left < enough)) & (count > 3)
-        return x, now, count + 1, jnp.where(done, 1, jnp.where(hopeless, -1, 0))
-
-    def goes_on(state):
-        *_, count, found = state
-        return (found == 0) & (count < _MOST_ITERATIONS)
-
-    begin = guess, jnp.full(2, jnp.inf, dtype), jnp.zeros((), int), jnp.zeros((), int)
-    x, size, _, found = jax.lax.while_loop(goes_on, improved, begin)
-    converged = (found > 0) | ((found == 0) & jnp.all(size < enough))
-    return x, jnp.where(converged, 1.0, 0.0).astype(dtype)
-
-
 def renewed(function, guess, x, converged, stage_matrix: Callable):
     """The stages by Newton's method with the matrices of all stages anew in each iteration.
 
@@ -405,53 +255,3 @@ def renewed(function, guess, x, converged, stage_matrix: Callable):
     begin = jnp.where(given > 0, x, guess), jnp.zeros((), int), given
     x, _, found = jax.lax.while_loop(goes_on, improved, begin)
     return x, jnp.where(found > 0, 1.0, 0.0).astype(dtype)
-
-
-def tangent_of(linear: Callable, right, *, matrix: Any, renews: bool = False):
-    """Solution of the linear equations that the derivative of the stages satisfies.
-
-    By the iteration that has found the stages, with the exact equations in place of the residual.
-    """
-    return jax.lax.custom_linear_solve(
-        linear,
-        right,
-        lambda function, b: _iterated(function, b, matrix.solved, renews),
-        lambda function, b: _iterated(function, b, matrix.transposed, renews),
-    )
-
-
-def _iterated(function, right, nearly, renews):
-    """`function(x) = right` by a solve that is nearly its inverse; NaN where that does not help.
-
-    Or, where `renews` is true, by the matrix of the function itself.
-    """
-    # By what is left of the right side: of dependent constraints the solution is not unique.
-    limit = float(jnp.finfo(right.dtype).eps) ** 0.5 * jnp.max(jnp.abs(right))
-
-    def improved(state):
-        x, lacking, before, count, _ = state
-        x = x + nearly(lacking)
-        lacking = right - function(x)
-        size = jnp.max(jnp.abs(lacking))
-        ended = (size <= limit) & (size >= 0.5 * before)
-        return x, lacking, size, count + 1, jnp.where(ended, 1, 0)
-
-    def goes_on(state):
-        *_, count, ended = state
-        return (ended == 0) & (count < _MOST_ITERATIONS)
-
-    begin = right, jnp.asarray(jnp.inf, right.dtype), jnp.zeros((), int), jnp.zeros((), int)
-    begin = (jnp.zeros_like(right), *begin)
-    x, _, size, _, _ = jax.lax.while_loop(goes_on, improved, begin)
-    if not renews:
-        return jnp.where(size <= limit, x, jnp.nan)
-
-    def solved(_):
-        unit = jnp.eye(right.size, dtype=right.dtype)
-        columns = jax.vmap(function)(unit.reshape(-1, *right.shape))
-        own = columns.reshape(unit.shape).T
-        # Dependent constraints leave it singular.
-        small = float(jnp.finfo(right.dtype).eps) * jnp.max(jnp.abs(own)) * jnp.ones_like(own[0])
-        return refined(own, right.reshape(-1), small).reshape(right.shape), True
-
-    return jax.lax.while_loop(lambda state: ~state[1], solved, (x, size <= limit))[0]

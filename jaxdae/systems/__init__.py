@@ -8,6 +8,8 @@ from jaxdae.systems.consistent import (
     consistent_state as consistent_state,
     Projection as Projection,
 )
+from jaxdae.systems.dae import DAE as DAE, Variables as Variables
+from jaxdae.systems.dae_start import consistent_start as consistent_start
 from jaxdae.systems.dynamics import (
     constraint_residuals as constraint_residuals,
     Dynamics as Dynamics,

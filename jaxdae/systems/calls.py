@@ -80,9 +80,13 @@ def call_with_shapes(name: str, function: Callable, args: tuple, names: tuple[st
     outside = clipped_index(program)
     if outside is not None:
         raise ValueError(
-            f"{name} {outside}{_line(outside.traceback)}. Correct the index, or what is given: q "
-            "and v have one entry for each coordinate, w one for each actuator state, u is what "
-            "the controller returns."
+            f"{name} {outside}{_line(outside.traceback)}. Correct the index, or what is given"
+            + (
+                ": q and v have one entry for each coordinate, w one for each actuator state, u is "
+                "what the controller returns."
+                if "q" in names
+                else "."
+            )
         )
     return eqx.combine(arrays, others)
 

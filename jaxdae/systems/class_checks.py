@@ -13,8 +13,12 @@ from jaxdae.systems.base import Labels, System
 from jaxdae.systems.calls import call_in_words, check_parameters, unwrapped
 
 
-def check_class(declared: type) -> None:
+def check_class(declared: type, kind: type = System) -> None:
     """Names in a declaration that would be left out in silence.
+
+    Args:
+        declared: the class that a user has written.
+        kind: the class of this library that it fills in.
 
     Raises:
         ValueError: for a function whose name is nearly one of the contract.
@@ -22,8 +26,8 @@ def check_class(declared: type) -> None:
     Warns:
         UserWarning: for a number without an annotation, which is no parameter.
     """
-    contract = [name for name in vars(System) if not name.startswith("_")]
-    written = [base for base in declared.__mro__ if issubclass(base, System) and base is not System]
+    contract = [name for name in vars(kind) if not name.startswith("_")]
+    written = [base for base in declared.__mro__ if issubclass(base, kind) and base is not kind]
     fields = {name for base in written for name in inspect.get_annotations(base)}
     for owner, name in ((base, name) for base in written for name in vars(base)):
         if name.startswith("_") or name in contract:
@@ -68,7 +72,7 @@ def _stands_for_value(x: Any) -> bool:
     return isinstance(x, eqx.Module) and derived and hasattr(x, "raw")
 
 
-def check_resolved(system: System) -> None:
+def check_resolved(system: Any) -> None:
     """Parameters are numbers; a parametrization stands for one only while it is tuned.
 
     Raises:

@@ -13,7 +13,7 @@ import jaxdae
 from helpers.systems import DrivenPendulum, MassOnCircle, RedundantLoop
 from jaxdae.models.andrews import AndrewsMechanism, END_REFERENCE, START_REFERENCE
 from jaxdae.models.slider_crank import SliderCrank
-from jaxdae.solvers import Projected, radau as coefficients, RadauIIA, Rodas5P
+from jaxdae.solvers import Projected, radau_stages as coefficients, RadauIIA, Rodas5P
 
 END = diffrax.SaveAt(t1=True)
 BACKENDS = [pytest.param("plain"), pytest.param("native")]
@@ -32,7 +32,7 @@ def angle(t):
 
 
 def test_coefficients_satisfy_the_simplifying_assumptions():
-    nodes, matrix = coefficients._NODES, coefficients._MATRIX
+    nodes, matrix = coefficients.NODES, coefficients.MATRIX
     for k in range(1, 4):
         np.testing.assert_allclose(matrix @ nodes ** (k - 1), nodes**k / k, rtol=1e-13)
     for k in range(1, 6):  # of the weights, which make the order 5
@@ -40,7 +40,7 @@ def test_coefficients_satisfy_the_simplifying_assumptions():
     # The estimate does not see polynomials that the embedded method integrates exactly.
     for k in range(1, 4):
         changes, rate = nodes**k, float(k == 1)
-        np.testing.assert_allclose(coefficients._ESTIMATE @ changes + rate, 0, atol=1e-13)
+        np.testing.assert_allclose(coefficients.ESTIMATE @ changes + rate, 0, atol=1e-13)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -252,6 +252,18 @@ def test_derivatives_in_both_modes(backend, fixed):
     near, far = (end(1 + x, backend="plain") - end(1 - x, backend="plain") for x in (h, 2 * h))
     difference = (8 * near - far) / (12 * h)
     np.testing.assert_allclose(reverse, difference, rtol=1e-8 if fixed else 1e-5)
+
+
+@pytest.mark.slow
+def test_kernels_have_derivatives_along_several_directions_at_once():
+    """In forward mode, each of which iterates until its own equations are solved."""
+
+    def at(speed):
+        state = eqx.tree_at(lambda s: s.v, START, START.v * speed[0] + jnp.array([0.0, speed[1]]))
+        return run(MassOnCircle(), state, t1=0.2, dt=0.1, backend="native").q[-1]
+
+    speeds = jnp.array([0.7, 0.3])
+    np.testing.assert_allclose(jax.jacfwd(at)(speeds), jax.jacrev(at)(speeds), rtol=1e-10)
 
 
 def test_a_member_that_is_no_number_is_alone():

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.kernels.graph.expressions import Graph
@@ -107,6 +108,8 @@ def unrolled(
     what the loop is given from there.
     """
     params = equation.params
+    if params["cond_jaxpr"].out_avals[0].shape:
+        return _of_a_batch(graph, equation, arguments, evaluate)
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
     of_test, of_body = arguments[:tests], arguments[tests : tests + bodies]
     carry = arguments[tests + bodies :]
@@ -122,6 +125,29 @@ def unrolled(
         if not goes_on:
             return carry
         carry = evaluate(graph, params["body_jaxpr"], [*of_body, *carry])
+
+
+def _of_a_batch(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
+    """Results of a loop that `jax.vmap` made: entries for which its condition is false wait."""
+    params = equation.params
+    tests, bodies = params["cond_nconsts"], params["body_nconsts"]
+    test, body = (jex.jaxpr_as_fun(params[x]) for x in ("cond_jaxpr", "body_jaxpr"))
+
+    def loop(*values):
+        of_test, of_body = values[:tests], values[tests : tests + bodies]
+
+        def turn(carry):
+            (on,) = test(*of_test, *carry)
+            after = body(*of_body, *carry)
+            pairs = zip(after, carry, strict=True)
+            where = lambda x: on.reshape(on.shape + (1,) * (x.ndim - on.ndim))  # noqa: E731
+            return [jnp.where(where(x), x, y) for x, y in pairs]
+
+        first = list(values[tests + bodies :])
+        return jax.lax.while_loop(lambda carry: jnp.any(test(*of_test, *carry)[0]), turn, first)
+
+    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
+    return _evaluated(graph, equation, jax.make_jaxpr(loop)(*shapes), arguments, evaluate)
 
 
 def _cond(graph: Graph, equation, operands: list[Value], evaluate: Callable) -> list:

@@ -101,6 +101,12 @@ def network(x):
     return net(x)
 
 
+def counted(turns, x):
+    """A loop that turns more often for some members of a batch than for others."""
+    turn = lambda s: (s[0] + 1, s[1] * x + 1.0)  # noqa: E731
+    return jax.lax.while_loop(lambda s: s[0] < turns, turn, (0, x))[1]
+
+
 FUNCTIONS = {
     "branch": branched,
     "loop": looped,
@@ -129,6 +135,7 @@ FUNCTIONS = {
     "truth": lambda x: (x > 0.5).astype(x.dtype) + jnp.any(x > 0.5) + jnp.all(x > 2.0),
     "booleans compared": lambda x: jnp.where((x > 0.5) == (x < 0.7), x, (x > 0.3).max() * 2.0),
     "random numbers": lambda x: x * jax.random.normal(jax.random.split(jax.random.key(3))[1], (3,)),
+    "loop of a batch": lambda x: jax.vmap(counted)(np.arange(3), x),
     "constant": lambda x: jnp.arange(3.0) + 0 * x,
 }
 

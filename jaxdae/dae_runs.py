@@ -1,0 +1,209 @@
+"""Solving differential-algebraic equations: arguments checked and completed, a run, its failure."""
+
+from collections.abc import Callable
+from functools import partial
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.checks import are_known, is_eager
+from jaxdae.compiled import jit, kinds
+from jaxdae.diagnosis import preconditions
+from jaxdae.diagnosis.dae_failure import describe_dae_failure
+from jaxdae.diagnosis.failure import SimulationError
+from jaxdae.memory import Memory
+from jaxdae.results.dae_trajectory import DAETrajectory
+from jaxdae.runs import meter_of, run_direction, run_times, with_backend, with_checked_times
+from jaxdae.simulation.backends import Backend
+from jaxdae.simulation.dae_problem import DAEProblem
+from jaxdae.simulation.dae_run import run_dae
+from jaxdae.simulation.problem import MAX_STEPS, Method, START_TOLERANCE
+from jaxdae.simulation.saving import is_plain
+from jaxdae.solvers.constrained_term import AbstractConstrainedTerm
+from jaxdae.solvers.grid import with_known_ends
+from jaxdae.solvers.radau import RadauIIA
+from jaxdae.systems.calls import check_instance, described
+from jaxdae.systems.checks import check_tolerance
+from jaxdae.systems.dae import DAE
+from jaxdae.systems.dae_checks import as_variables, check_shapes, index_of
+from jaxdae.systems.dae_equations import DAEEquations, dtype_of
+from jaxdae.systems.dae_start import check_start
+from jaxdae.systems.precision import in_dtype
+
+_SOLVER, _ADJOINT = RadauIIA(), diffrax.RecursiveCheckpointAdjoint()
+_EVERY_STEP = diffrax.SaveAt(t0=True, steps=True)
+# Declarations whose shapes were checked: checking traces every function.
+_CHECKED = Memory(256)
+
+
+def solve(
+    dae: DAE,
+    y,
+    z=None,
+    *,
+    t0=0.0,
+    t1,
+    dt=None,
+    solver: diffrax.AbstractSolver | None = None,
+    stepsize_controller: diffrax.AbstractStepSizeController | None = None,
+    saveat: diffrax.SaveAt | None = None,
+    controller: Callable | None = None,
+    adjoint: diffrax.AbstractAdjoint | None = None,
+    backend: Backend = "auto",
+    progress: bool | diffrax.AbstractProgressMeter = False,
+    throw: bool = True,
+    start_tolerance: float | None = START_TOLERANCE,
+    max_steps: int = MAX_STEPS,
+) -> DAETrajectory:
+    """Solve differential-algebraic equations that are declared as `jaxdae.DAE`.
+
+    The index is found at the start, by the ranks of derivatives, and equations of a higher one are
+    refused. Rows between steps, too, satisfy the algebraic equations, and `z` is computed from `y`:
+    with steps `h` of one length both are of order `h^5`, at index 1 and 2; between steps `h^4`.
+    Arguments, precision, compiling and derivatives are as in `jaxdae.simulate`.
+
+    Args:
+        dae: the declaration.
+        y: start, differential variables in any pytree; of a `residual` all variables.
+        z: start, algebraic variables, `None` where there are none; of a `residual` the rates
+            `dy/dt`, zero by default. See `consistent_start`.
+        t0: start time [s].
+        t1: end time [s], before `t0` for a run backward in time.
+        dt: step [s]. With it, and without a `stepsize_controller`, the time is divided into equal
+            steps, none longer than `dt`.
+        solver: `jaxdae.solvers.RadauIIA()`, which is the default.
+        stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
+            in float64, `1e-5` in float32. `atol` is one number for all variables: choose units
+            in which they are of comparable size. Times at which `u` jumps are given by
+            `diffrax.ClipStepSizeController(diffrax.PIDController(…), jump_ts=…)`.
+        saveat: `diffrax.SaveAt` of times, steps, both ends, or dense output; by default every step
+            of a fixed-step run, else 201 equally spaced times.
+        controller: `u = controller(t, y, z)`, with `None` for `z` where the declaration is a
+            `residual`; any callable, an `eqx.Module` if it has weights.
+        adjoint: any of diffrax's but `BacksolveAdjoint`, for the plain backend; the native one has
+            derivatives in both modes to every order.
+        backend: `"plain"` for diffrax compiled by XLA, `"native"` for a kernel of machine code, up
+            to 8 variables; `"auto"` takes the native one where it can serve.
+        progress: `True` for a progress bar, or one of diffrax's progress meters.
+        throw: raise an error when the run fails. Otherwise the failure is a value: `success` is
+            false, unreached rows are NaN; under `vmap` for each batch member.
+        start_tolerance: largest distance of the start from satisfying the equations, to first order
+            in the variables, relative to `1 + max |variables|`; `None` allows any.
+        max_steps: largest number of steps.
+
+    Returns:
+        `DAETrajectory`, with `ts`, `y`, `z` or `y_dot`, `success`, `violation` and `names`.
+
+    Raises:
+        SimulationError: when the run fails and `throw` is true: when, why, and what to try.
+        ConsistencyError: for a start that does not satisfy the equations: which, and by how much.
+        ValueError: before any work, for equations that are not square, of a higher index than 2 (a
+            `residual`: 1), or arguments that do not fit.
+        TypeError: before any work, for an argument of the wrong kind.
+        BackendError: when the native backend is asked for and cannot serve.
+    """
+    given = as_variables(dae, y, z)
+    solver = _SOLVER if solver is None else solver
+    _check_arguments(solver, stepsize_controller, saveat, controller, adjoint, progress, throw, dt)
+    preconditions.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)
+    check_tolerance("start_tolerance", start_tolerance)
+    dtype = dtype_of(given)
+    dae, controller = in_dtype((dae, controller), dtype)
+    equations = DAEEquations(dae, controller)
+    times = run_times(t0, t1, dt, stepsize_controller, saveat, dtype)
+    _check_once(equations, times.start, given)
+    if is_eager(equations, times.start, given):
+        index = index_of(equations, times.start, given)
+        check_start(equations, index, times.start, given, start_tolerance)
+    problem = DAEProblem(dae, controller, given, times)
+    fixed = times.grid is not None
+    method = Method(
+        solver,
+        None if fixed else with_known_ends(stepsize_controller, times),
+        _EVERY_STEP if saveat is None and fixed else saveat,
+        _ADJOINT if adjoint is None else adjoint,
+        meter_of(progress),
+        len(times.grid) - 1 if fixed else int(max_steps),
+        work=False,
+        direction=run_direction(t0, t1, stepsize_controller),
+        start_is_known=True,
+    )
+    problem, method = with_checked_times(problem, method, bool(throw))
+    problem, method = with_backend(problem, method, backend)
+    if throw and not is_eager(problem):
+        return _raising(problem, method, kinds(problem.parts))
+    found = solved(problem, method)
+    if throw and are_known(found.result_code) and not bool(found.success):
+        raise SimulationError(describe_dae_failure(found))
+    return found
+
+
+@jit
+def solved(problem: DAEProblem, method: Method) -> DAETrajectory:
+    """A run and its result as one program for all of one kind; pure, a failure is a value.
+
+    Args:
+        problem: what is solved.
+        method: how.
+    """
+    return DAETrajectory.of(problem, run_dae(problem, method))
+
+
+@eqx.filter_jit
+def _raising(problem: DAEProblem, method: Method, declared) -> DAETrajectory:
+    """The same inside a transformation, where an error is raised when the program runs."""
+    del declared  # programs of 1, 1.0 and True are different ones
+    found = DAETrajectory.of(problem, run_dae(problem, method))
+    return found.result_code.error_if(found, ~found.success)
+
+
+def _check_arguments(
+    solver, stepsize_controller, saveat, controller, adjoint, progress, throw, dt
+) -> None:
+    """Arguments of the right kind that go together."""
+    for name, value, kind, example in (
+        ("solver", solver, diffrax.AbstractSolver, "jaxdae.solvers.RadauIIA()"),
+        ("stepsize_controller", stepsize_controller, diffrax.AbstractStepSizeController | None,
+         "diffrax.PIDController(rtol=1e-6, atol=1e-6)"),
+        ("adjoint", adjoint, diffrax.AbstractAdjoint | None, "diffrax.ForwardMode()"),
+        ("saveat", saveat, diffrax.SaveAt | None, "diffrax.SaveAt(ts=...)"),
+        ("progress", progress, bool | diffrax.AbstractProgressMeter, "True or False"),
+        ("throw", throw, bool | np.bool_, "True or False"),
+    ):  # fmt: skip
+        check_instance(name, value, kind, example)
+    if getattr(solver, "term_structure", None) is not AbstractConstrainedTerm:
+        raise ValueError(
+            f"{type(solver).__name__} does not solve differential-algebraic equations; leave "
+            "solver out, or give jaxdae.solvers.RadauIIA()."
+        )
+    if isinstance(adjoint, diffrax.BacksolveAdjoint):
+        raise TypeError(
+            "BacksolveAdjoint cannot give the saved rows of a trajectory; use "
+            "diffrax.RecursiveCheckpointAdjoint() for reverse mode, diffrax.ForwardMode() for "
+            "forward mode."
+        )
+    if controller is not None and (isinstance(controller, type) or not callable(controller)):
+        raise TypeError(
+            f"controller is {described(controller)}; give a callable u = controller(t, y, z)."
+        )
+    preconditions.check_closure("controller", controller)
+    preconditions.check_tolerances(stepsize_controller)
+    if isinstance(stepsize_controller, diffrax.ConstantStepSize) and dt is None:
+        raise ValueError("ConstantStepSize needs the step: give dt.")
+    dense = saveat is not None and saveat.dense and saveat.subs is None
+    if not (dense or is_plain(saveat)):
+        raise ValueError(
+            "solve saves variables as they are: leave fn and subs out of SaveAt, and compute what "
+            "is wanted from y and z of the trajectory."
+        )
+
+
+def _check_once(equations: DAEEquations, t, given) -> None:
+    """Shapes of everything declared, once for each declaration."""
+    leaves, structure = jax.tree.flatten((equations, given))
+    key = (structure, *(preconditions.signature(x) for x in leaves))
+    shapes = partial(check_shapes, equations, jnp.asarray(t, dtype_of(given)), given)
+    _CHECKED.get(key, equations, shapes)
