@@ -212,6 +212,7 @@ def test_kernels_of_large_mechanisms_say_that_they_do_not_pass_singular_position
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the run passed 1 near-singular")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_derivatives_across_a_singular_position(backend):
     """The other branch, and the jump of the Jacobian's sign, leave them as they are."""
