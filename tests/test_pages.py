@@ -84,7 +84,7 @@ MEASURED = re.compile(r"\d[\d.]*(?:e-?\d+| ?%|-fold| (?:times|ms|µs|s|minutes|h
 SETTINGS = {
     "benchmarks.md": {"1e-6", "1e-9"},
     "options.md": {"1000 times", "201 times"},
-    "solver.md": {"1e-8"},
+    "solver.md": {"1e-8", "1e4", "1e6", "20 s", "1000 s"},
     "warnings.md": {"0.1 %", "5 %"},
 }
 

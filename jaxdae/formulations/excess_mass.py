@@ -21,7 +21,8 @@ import numpy as np
 
 from jaxdae.checks import are_known
 from jaxdae.compiled import jit
-from jaxdae.formulations.gains import definite
+from jaxdae.formulations.gains import check_size, definite
+from jaxdae.formulations.stabilization import AbstractStabilization
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, check_real, describe_shape
@@ -64,6 +65,8 @@ def check_mass_function(alpha: Callable, state: State, count: int) -> None:
     Raises:
         ValueError: naming what it returned, and the shapes that fit.
     """
+    if isinstance(alpha, AbstractStabilization):  # in the place of alpha
+        check_size("alpha", alpha, count, "constraints")
     check_parameters("alpha", alpha, _NAMES)
     t = jnp.zeros((), state.q.dtype)
     out = call_with_shapes("alpha", alpha, (t, state.q, state.v), _NAMES)

@@ -1,5 +1,6 @@
 """One run: the only engine, a pure function that JAX may trace, differentiate and batch."""
 
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -47,35 +48,36 @@ def run(problem: Problem, method: Method) -> Solution:
     system, formulation, _, state, times, _, _ = problem
     formulation = holding_rank(formulation, system, times.start, state)
     event = in_dtype(problem.event, state.q.dtype)
-    problem = problem._replace(formulation=formulation, event=event)
+    begun = problem._replace(formulation=formulation, event=event)
     zero = jnp.zeros((), state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
     y0 = (formulation.init(system, times.start, state), work)
-    dependent = None if method.start_is_known else _dependence(problem, method)
+    dependent = None if method.start_is_known else _dependence(begun, method)
     begin = y0
     if dependent is not None:
         begin = jax.tree.map(lambda x: jnp.where(dependent, jnp.nan, x), y0)
+    backend, events = backend_of(method.backend), None
     try:
-        integration, events = _integrated(problem, method, begin)
+        if problem.events:
+            integration, events = segments.integrate(begun, method, begin, _part(backend, begin))
+        else:
+            integration = backend.solve(begun, method, begin)
+            integration = _on_constraints(integration, method, begun, begin)
     except backends.UnsuitedError as reason:
         if method.strict:
             raise backends.refused(reason) from None
-        method = method._replace(why_not=str(reason), backend=PLAIN.name)
-        integration, events = _integrated(problem, method, begin)
-    result = solution(integration, method, problem, y0)
+        return run(problem, method._replace(why_not=str(reason), backend=PLAIN.name))
+    result = solution(integration, method, begun, y0)
     return result._replace(dependent=dependent, events=events)
 
 
-def _integrated(problem: Problem, method: Method, y0) -> tuple[Integration, Any]:
-    """The integration by the backend of the method, and events that happened."""
-    backend = backend_of(method.backend)
+def _part(backend: backends.AbstractBackend, y0) -> Callable[[Problem, Method, Any], Integration]:
+    """A part of a run between two events; `y0`, where the run begins."""
 
     def solve(problem: Problem, method: Method, y) -> Integration:
         return _on_constraints(backend.solve(problem, method, y), method, problem, y0)
 
-    if not problem.events:
-        return solve(problem, method, y0), None
-    return segments.integrate(problem, method, y0, solve)
+    return solve
 
 
 def _dependence(problem: Problem, method: Method):

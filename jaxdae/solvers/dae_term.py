@@ -21,7 +21,7 @@ class DAEAt(Module):
         equations: of the declaration and its controller.
         t: time [s].
         variables: differential and algebraic ones, or variables and rates.
-        in_kernel: whether a kernel traces them, which shields members from each other by itself.
+        in_kernel: whether a kernel traces them, which keeps members of a batch apart itself.
     """
 
     equations: DAEEquations

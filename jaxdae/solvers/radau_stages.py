@@ -218,7 +218,10 @@ def _iterated(function, right, nearly, renews):
     begin = (jnp.zeros_like(right), *begin)
     x, _, size, _, _ = jax.lax.while_loop(goes_on, improved, begin)
     if not renews:
-        return jnp.where(size <= limit, x, jnp.nan)
+        # Nothing gives nothing, also where the function is not finite: such members of a batch
+        # leave sums over all of them alone.
+        x = jnp.where(size <= limit, x, jnp.nan)
+        return jnp.where(jnp.all(right == 0), jnp.zeros_like(right), x)
 
     def solved(_):
         unit = jnp.eye(right.size, dtype=right.dtype)

@@ -88,7 +88,9 @@ def test_solver_step_or_time_that_cannot_work(how, message):
 def test_solver_that_is_no_solver():
     """A solver's name in place of a solver."""
     assert_refused(
-        "solver must be a diffrax solver, such as .*; got 'Dopri8'", TypeError, solver="Dopri8"
+        r"solver is 'Dopri8'; give 'auto', or a solver such as diffrax\.Dopri8\(\)\.",
+        ValueError,
+        solver="Dopri8",
     )
 
 

@@ -105,7 +105,7 @@ def added(tmp_path, monkeypatch):
 def test_a_file_alone_adds_a_model(capsys):
     """Nothing else names it, and every command has what it needs."""
     assert main(["list"]) == 0
-    assert "new                   a pendulum of another name" in capsys.readouterr().out
+    assert re.search("^new +a pendulum of another name$", capsys.readouterr().out, re.MULTILINE)
     assert list(MODELS)[-1] == "new"
     assert isinstance(get_model("new").system(), CartesianPendulum)
     (study,) = studies("new")
