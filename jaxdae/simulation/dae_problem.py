@@ -54,6 +54,11 @@ class DAEProblem(NamedTuple):
         """What ends it before: nothing."""
 
     @property
+    def events(self) -> tuple[()]:
+        """What changes its state on the way: nothing."""
+        return ()
+
+    @property
     def formulation(self) -> Needs:
         """Why no kernel suits it, where that is so."""
         unknowns = sum(x.size for x in jax.tree.leaves(self.state))
