@@ -25,6 +25,8 @@
 
 # %%
 # %matplotlib inline
+import warnings
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -42,6 +44,10 @@ from jaxdae.models import ChaplyginSleigh, RollingDisk
 from jaxdae.plotting import plot_series, style
 from jaxdae.solvers import RK4
 from jaxdae.tables import table
+
+# Where springs and dampers are stiff, stability and not accuracy keeps the steps short. `simulate`
+# warns of that and names `Rodas5P`; here it is the subject.
+warnings.filterwarnings("ignore", "stability and not accuracy")
 
 jax.config.update("jax_enable_x64", True)
 

@@ -16,6 +16,8 @@
 
 # %%
 # %matplotlib inline
+import warnings
+
 import diffrax
 import equinox as eqx
 import jax
@@ -38,6 +40,10 @@ from jaxdae.models import ChaplyginSleigh
 from jaxdae.plotting import plot_series, style
 from jaxdae.systems import constraint_residuals
 from jaxdae.tables import table
+
+# Where springs and dampers are stiff, stability and not accuracy keeps the steps short. `simulate`
+# warns of that and names `Rodas5P`; here it is the subject.
+warnings.filterwarnings("ignore", "stability and not accuracy")
 
 jax.config.update("jax_enable_x64", True)
 

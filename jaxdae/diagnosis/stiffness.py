@@ -24,7 +24,7 @@ from jaxdae.stability.stability_functions import has_stability_function, linear_
 from jaxdae.tables import root_text
 
 # Fewer steps take moments, whatever keeps them short.
-FEWEST_STEPS = 6000
+FEWEST_STEPS = 4000
 # Rows at which the vector field is linearized.
 _ROWS = 8
 # Part of the steps that stability asks for above which they are limited by it: error estimates of

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+# These runs are stiff on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:stability and not accuracy")
+
 
 @pytest.fixture(scope="module")
 def realization(experiment):
