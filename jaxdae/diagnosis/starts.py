@@ -177,12 +177,12 @@ def _of_all_members(tree) -> Any:
     @shown.def_vmap
     def _(size, has, *leaves):
         pairs = zip(leaves, has, strict=True)
-        whole = tuple(x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in pairs)
-        if are_known(whole):
-            seen.append(whole)
+        stacked = tuple(x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in pairs)
+        if are_known(stacked):
+            seen.append(stacked)
         else:  # by an axis further out, or by a compiled program
-            whole = shown(*whole)
-        return whole, (True,) * len(whole)
+            stacked = shown(*stacked)
+        return stacked, (True,) * len(stacked)
 
     if not seen:
         shown(*leaves)

@@ -105,7 +105,7 @@ class FlexibleSliderCrank(AbstractModel):
         turning -= turning.T
         first, second = np.array([0, 0, 2 / 3, 1 / 6]), np.array([2 / _PI, 0, 0, 0])
         along, across = np.array([0, 0, 1 / 3, 1 / 6]), np.array([1 / _PI, -0.5 / _PI, 0, 0])
-        whole, size = self.density * self._volume(), self.rod_length
+        factor, size = self.density * self._volume(), self.rod_length
         parts = (
             (mass, 1.0),
             (turning, 1.0),
@@ -114,7 +114,7 @@ class FlexibleSliderCrank(AbstractModel):
             (along, size),
             (across, size),
         )
-        return tuple(whole * scale * jnp.asarray(x, dtype) for x, scale in parts)
+        return tuple(factor * scale * jnp.asarray(x, dtype) for x, scale in parts)
 
     def _stiffness(self, dtype):
         """`Kq` [N/m], shape (4, 4)."""
@@ -122,8 +122,8 @@ class FlexibleSliderCrank(AbstractModel):
         bending = np.diag([_PI**4 / 24, _PI**4 * 2 / 3, 0, 0])
         stretch = np.zeros((4, 4))
         stretch[2:, 2:] = np.array([[16.0, -8.0], [-8.0, 7.0]]) / 3
-        whole = self.modulus * self.thickness**2 / self.rod_length
-        return whole * (slender * jnp.asarray(bending, dtype) + jnp.asarray(stretch, dtype))
+        factor = self.modulus * self.thickness**2 / self.rod_length
+        return factor * (slender * jnp.asarray(bending, dtype) + jnp.asarray(stretch, dtype))
 
     def kinetic_energy(self, t, q, v):
         """T of crank, rod and slider [J]."""

@@ -48,9 +48,9 @@ def _explicit(t, y, args):
 
 
 def _implicit(t, y, args):
-    (whole, _), (explicit, work) = field(t, y, args), _explicit(t, y, args)
+    (total, _), (explicit, work) = field(t, y, args), _explicit(t, y, args)
     none = jax.tree.map(jnp.zeros_like, work)
-    return jax.tree.map(lambda a, b: a - b, whole, explicit), none
+    return jax.tree.map(lambda a, b: a - b, total, explicit), none
 
 
 class NotStiff(AbstractWrappedSystem):

@@ -350,8 +350,8 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         new = jax.tree.map(lambda a, b: jnp.where(still, a, b), past, new)
 
         def change(here, rates):
-            whole, none = here.rate(rates[:n])
-            return jax.tree.map(lambda r: jnp.where(still, 0.0, h * r), whole), none
+            found_rate, none = here.rate(rates[:n])
+            return jax.tree.map(lambda r: jnp.where(still, 0.0, h * r), found_rate), none
 
         dense = {"y0": y0, "y1": y1, "k0": change(before, past.rates), "k1": change(after, rates)}
         error = (error, None)

@@ -31,9 +31,9 @@ _SMALL = 0.4
 def begin(here: DAEAt, t0) -> Past:
     """The prediction of the first step: all stays, as rates of fast parts lead too far."""
     variables = here.variables
-    whole, _ = ravel_pytree(variables.y if here.equations.implicit else variables)
-    changes = jnp.zeros((NODES.size, whole.size), whole.dtype)
-    return Past(changes, jnp.zeros(0, whole.dtype), jnp.ones((), t0.dtype))
+    entries, _ = ravel_pytree(variables.y if here.equations.implicit else variables)
+    changes = jnp.zeros((NODES.size, entries.size), entries.dtype)
+    return Past(changes, jnp.zeros(0, entries.dtype), jnp.ones((), t0.dtype))
 
 
 def step(terms, t0, t1, y0, args, past: Past, made_jump):
@@ -45,16 +45,16 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump):
     the step. Implicit equations have rates beside `y` in their state, which are those of the last
     stage and in which there is no error.
     """
-    whole, unravel = ravel_pytree(y0)
-    t0, t1, dtype = jnp.asarray(t0), jnp.asarray(t1), whole.dtype
+    entries, unravel = ravel_pytree(y0)
+    t0, t1, dtype = jnp.asarray(t0), jnp.asarray(t1), entries.dtype
     h = terms.contr(t0, t1).astype(dtype)
     times = [t0 + float(c) * (t1 - t0) for c in NODES[:-1]] + [t1]
     at_start: DAEAt = terms.vf(t0, y0, args)
     implicit, index = at_start.equations.implicit, at_start.index
     n = ravel_pytree(at_start.variables.y)[0].size
     # Unknowns of a stage: of implicit equations y alone, and rates follow.
-    unknowns = n if implicit else whole.size
-    start, rest = whole[:unknowns], whole[unknowns:]
+    unknowns = n if implicit else entries.size
+    start, rest = entries[:unknowns], entries[unknowns:]
     inverse = jnp.asarray(INVERSE, dtype)
 
     def at(t, x) -> DAEAt:
@@ -95,7 +95,7 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump):
         error = jnp.concatenate([error, jnp.zeros_like(rest)])
     # In a step of no length z, too, stays as it is.
     changes = jnp.where(h == 0, jnp.zeros_like(changes), changes)
-    y1 = unravel(jnp.where(good, whole + changes[-1], jnp.nan))
+    y1 = unravel(jnp.where(good, entries + changes[-1], jnp.nan))
     error = unravel(jnp.where(good, error, jnp.inf))
     dense: dict[str, Any] = {"y0": y0, "y1": y1, "k": jax.vmap(unravel)(changes)}
     left = jax.lax.stop_gradient(Past(x, jnp.zeros(0, dtype), t1 - t0))
