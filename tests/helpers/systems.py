@@ -132,7 +132,7 @@ class MassOnCircle(jaxdae.System):
 
     def position_constraints(self, t, q):
         del t
-        return (q @ q - 1.0) * jnp.arange(1.0, 1.0 + self.copies)
+        return (q @ q - 1.0) * jnp.arange(1, 1 + self.copies, dtype=q.dtype)
 
     def start(self):
         """State at `t = 0`, with a velocity of 1 m/s along the circle."""
