@@ -66,6 +66,7 @@ def test_constraints_that_nothing_stabilizes_are_enforced():
 @pytest.mark.parametrize(
     ("system", "formulation", "state", "why"),
     [
+        (CartesianPendulum(), Multipliers(), PENDULUM, "stability of Dopri8 limits no step"),
         (CartesianPendulum(), Multipliers(Baumgarte.critical(10.0)), PENDULUM, "which are few"),
         (CartesianPendulum(), Penalty(1e6, Baumgarte.critical(10.0)), PENDULUM, "which are few"),
         (
@@ -75,7 +76,7 @@ def test_constraints_that_nothing_stabilizes_are_enforced():
             "but a method for stiff equations would not cost less",
         ),
     ],
-    ids=["gains", "penalty", "vibration"],
+    ids=["none", "gains", "penalty", "vibration"],
 )
 def test_other_motions_are_those_of_the_default_bit_for_bit(system, formulation, state, why):
     run, default = (_run(system, formulation, state, solver=x) for x in ("auto", None))
