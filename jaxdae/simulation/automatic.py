@@ -91,8 +91,8 @@ def choose(
         return Choice(EXPLICIT, "the equations have no derivatives at the start")
     limited = _steps(problem, start)
     fastest, duration = complex(start.fastest[0]), _duration(problem)
-    if limited < 1:
-        return Choice(EXPLICIT, f"the stability of {_name(EXPLICIT)} limits no step at the start")
+    if limited < 10:
+        return Choice(EXPLICIT, f"stability asks {_name(EXPLICIT)} for no more than ten steps")
     asks = (
         f"the fastest root {root_text(fastest, 4)} 1/s at the start asks {_name(EXPLICIT)} for "
         f"about {limited:.3g} steps by its stability"
