@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.checks import are_known, is_eager
-from jaxdae.compiled import jit, kinds
+from jaxdae.compiled import jit
 from jaxdae.diagnosis import preconditions
 from jaxdae.diagnosis.dae_failure import describe_dae_failure
 from jaxdae.diagnosis.failure import SimulationError
-from jaxdae.memory import Memory
+from jaxdae.memory import kinds, Memory
 from jaxdae.results.dae_trajectory import DAETrajectory
 from jaxdae.runs import meter_of, run_direction, run_times, with_backend, with_checked_times
 from jaxdae.simulation.backends import Backend
