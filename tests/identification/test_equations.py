@@ -1,6 +1,5 @@
 """Parameters of differential-algebraic equations from measured data."""
 
-import diffrax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -119,12 +118,13 @@ class Power(jaxdae.DAE):
 def test_an_unknown_start_of_a_residual_moves_along_its_algebraic_equations():
     """Of two variables one is free; the exact power is `exp(-2 k t)` of its start."""
     ts = np.linspace(0.05, 1.0, 20)
+    guess = jaxdae.Variables(jnp.array([0.8, 0.9]), jnp.zeros(2))
     samples = np.exp(-3 * ts) + 1e-3 * np.random.default_rng(6).normal(size=20)
     found = identify(
         Power, Positive(1.0),
         Experiment(
             ts, {"power": Measurement(samples, 1e-3)},
-            UnknownStart(jaxdae.Variables(jnp.array([0.8, 0.9]), jnp.zeros(2)), y=np.array([np.inf, 0.5])),
+            UnknownStart(guess, y=np.array([np.inf, 0.5])),
         ),
         channels={"power": Channel(lambda r: r.y[:, 1], unit="W")}, dt=0.05,
     )  # fmt: skip
