@@ -218,7 +218,7 @@ def _touch(name: str, ts, value, rate, scale: float) -> Finding | None:
         least = np.where(valid, inner * side, np.inf)
     at = np.argmin(least, axis=0)
     lowest = np.take_along_axis(least, at[None], 0)[0]
-    # One that goes far below has been looked for in steps: the cubic, of rows, is wrong there.
+    # Steps were searched for one that goes far below: the cubic, of rows, is wrong there.
     near = np.flatnonzero(np.abs(lowest) <= _TOUCHING * scale)
     if not near.size:
         return None

@@ -20,9 +20,9 @@ from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.kernel_steps import step_method
+from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import is_symmetric, stepping
 from jaxdae.solvers.sampled import SampleSteps
-from jaxdae.solvers.watched import Misfit
 
 # Integrations of this many systems, formulations and methods are kept.
 _INTEGRATIONS = Memory(64)

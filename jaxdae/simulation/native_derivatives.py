@@ -13,7 +13,7 @@ from jaxdae.kernels.integration.arguments import jumps_of, StepSummary
 from jaxdae.kernels.integration.run import KernelRun
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.grid import Grid, ToKnownEnds
-from jaxdae.solvers.watched import solve_until
+from jaxdae.solvers.monitored import solve_until
 
 # What derivatives of a mode go through; `DirectAdjoint` has all of them, but takes more time.
 _ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {

@@ -13,9 +13,9 @@ from jaxdae.simulation.problem import default_tolerance, Integration, Method, Ti
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
 from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.monitored import solve_until
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import with_period
-from jaxdae.solvers.watched import solve_until
 
 
 class PlainBackend(AbstractBackend):

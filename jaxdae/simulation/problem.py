@@ -149,7 +149,7 @@ class Integration(NamedTuple):
         interpolation: dense output, or `None`.
         why_not: what of the run or its derivatives is not native, in words, or `None`.
         misfit: how far functions of an event are from what steps take them for, a
-            `jaxdae.solvers.watched.Misfit`; `None` without one.
+            `jaxdae.solvers.monitored.Misfit`; `None` without one.
     """
 
     backend: Any

@@ -30,8 +30,8 @@ from jaxdae.simulation.field import vector_field
 from jaxdae.simulation.flow import event_rates, moved
 from jaxdae.simulation.problem import Integration, Method, Problem
 from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import between_steps
-from jaxdae.solvers.watched import Misfit
 from jaxdae.systems import constraint_residuals, State
 
 # Newton iterations to the zero, from the error of dense output: each doubles the digits.

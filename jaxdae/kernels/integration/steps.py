@@ -485,8 +485,8 @@ class _AdaptiveSteps:
         self.final = Buffer(lanes, lanes.results, 1, self.n, rank, 1)
         self.row_times = Buffer(lanes, lanes.results, 2, None, rank, 1)
         self.summary = Buffer(lanes, lanes.results, 3, len(StepSummary._fields), rank, 1)
-        watched = problem.event is not None
-        self.misfit = Buffer(lanes, lanes.results, 4, 3, rank, 1) if watched else None
+        monitored = problem.event is not None
+        self.misfit = Buffer(lanes, lanes.results, 4, 3, rank, 1) if monitored else None
         self.members, self.busy, self.fresh = (lanes.counters() for _ in range(3))
         self.steps, self.kept_steps = lanes.counters(), lanes.counters()
         # Rows of each lane that are written: those at given times are counted elsewhere.

@@ -28,7 +28,7 @@ class Misfit(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """What is integrated besides a state: what was seen in the step that led to it.
+    """What is integrated besides a state: what was seen in the step before it.
 
     Args:
         time: where a function is at or below zero, or the end of the step, in the order of time.
@@ -87,8 +87,8 @@ def solve_until(event: AbstractEvent | None, sign, terms, solver, t0, t1, dt0, y
         "saveat": saveat,
         "event": diffrax.Event(ahead, HALVING, direction=False),
     }
-    watched = _Watched(solver, fixed)
-    found = diffrax.diffeqsolve(_Terms(terms), watched, t0, t1, dt0, (y0, seen), **settings)
+    monitored = _Monitored(solver, fixed)
+    found = diffrax.diffeqsolve(_Terms(terms), monitored, t0, t1, dt0, (y0, seen), **settings)
     (ts, _), (ys, misfit) = found.ts, found.ys  # pyright: ignore[reportGeneralTypeIssues]
     misfit = jax.tree.map(lambda x: x[0], misfit)
     return eqx.tree_at(lambda s: (s.ts, s.ys), found, (ts, ys)), misfit
@@ -137,8 +137,8 @@ def _of_solver(terms) -> Any:
     return jax.tree.map(wrap, terms.term.terms, is_leaf=one)
 
 
-class _Watched(AbstractAroundSolver):
-    """Steps of a solver, each looked at for functions of events that fall within it.
+class _Monitored(AbstractAroundSolver):
+    """Steps of a solver, each searched for functions of events that fall within it.
 
     It integrates a state and a `_Seen`.
 
