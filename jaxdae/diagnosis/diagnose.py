@@ -19,6 +19,7 @@ from jaxdae.control.base import control_input
 from jaxdae.diagnosis import branches, events, failure
 from jaxdae.diagnosis.backward import growth_along
 from jaxdae.diagnosis.findings import Finding, Findings, NearSingularity
+from jaxdae.diagnosis.iterations import unsolved_steps
 from jaxdae.diagnosis.preconditions import rest_along
 from jaxdae.diagnosis.singularities import (
     AROUND,
@@ -78,11 +79,14 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
             examined = _with_last(rows_of(trajectory, _tolerance(problem, method)), trajectory)
             why = limited_by_stability(problem, method, trajectory, examined)
             message = message if why is None else f"{message} There, {why.message}"
+        unsolved = unsolved_steps(trajectory.stats, method.solver, failed=True)
+        message = message if unsolved is None else f"{message} {unsolved.message}"
         return Findings(Finding(message, time=float(trajectory.final_time)))
     known = lambda found: tuple(x for x in found if x is not None)  # noqa: E731
     # The parts of the trajectory are the same, put together anew.
     system, formulation, controller = problem.parts
     found = [failure.review(system, formulation, trajectory), changed_rank(formulation, trajectory)]
+    found.append(unsolved_steps(trajectory.stats, method.solver))
     if problem.times.grid is not None:  # an adaptive run stops at a singularity
         found.append(failure.review_controller(controller, trajectory))
     if not (rows and trajectory.plain):

@@ -94,4 +94,5 @@ def _as_kernels_do(run: KernelRun, result, s) -> list[jax.Array]:
     times = s * result.ts[0] if run.rows else jnp.zeros(0, dtype)
     zero = jnp.zeros((), dtype)
     summary = StepSummary(s * end, zero, zero, zero, zero)
-    return [rows, final, times, jnp.stack(summary)]
+    counts = [jnp.zeros(run.problem.counted, dtype)] if run.counts_steps else []
+    return [rows, final, times, jnp.stack(summary), *counts]
