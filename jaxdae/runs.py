@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.checks import are_known, is_eager, is_outside
-from jaxdae.compiled import jit, kinds
+from jaxdae.compiled import jit
 from jaxdae.control.base import (
     AbstractDynamicController,
     AbstractSampledController,
@@ -26,7 +26,7 @@ from jaxdae.diagnosis.starts import DEPENDENT_START, Start
 from jaxdae.events.declaration import check_events, Event
 from jaxdae.events.records import REASONS
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.memory import Memory
+from jaxdae.memory import kinds, Memory
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.simulation import backends
 from jaxdae.simulation.backends import Backend

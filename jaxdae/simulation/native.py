@@ -21,6 +21,7 @@ from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.counted import Totals
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.kernel_steps import step_method
+from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import is_symmetric, stepping
 from jaxdae.solvers.sampled import SampleSteps
 
@@ -55,7 +56,11 @@ class NativeBackend(AbstractBackend):
         sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
         asked = _increasing(times, plan, sub, sign, method.stepsize_controller)
         rows, final, *more = integrate(run, *numbers, asked)
-        steps = _adaptive(sign, *more) if plan.adaptive else _fixed(times, sub)
+        misfit, counts = None, more.pop() if run.counts_steps else None
+        if problem.event is not None:
+            size, which, at = more.pop()
+            misfit = Misfit(size, which, sign * at)
+        steps = _adaptive(sign, more, counts) if plan.adaptive else _fixed(times, sub)
         if sub.t1 and not (sub.steps == 1 or steps.on_rows):
             # Behind the last row that was reached.
             rows = _with_row(rows, final, steps.reached)
@@ -64,6 +69,7 @@ class NativeBackend(AbstractBackend):
         return Integration(
             self, steps.ts, _as_trees(rows, plan.unravel, end), steps.end_time, end[0],
             _stats(steps, method), steps.result, why_not=_why_not(method, run.own_rule),
+            misfit=misfit,
         )  # fmt: skip
 
     def reader(self, function: Callable, row, parts, *, by_system: bool) -> Callable:
@@ -202,7 +208,8 @@ class _Steps(NamedTuple):
     counts: Totals | None = None
 
 
-def _adaptive(sign, times, numbers, counts=None) -> _Steps:
+def _adaptive(sign, more, counts) -> _Steps:
+    times, numbers = more
     summary = StepSummary(*numbers)
     return _Steps(
         jnp.where(jnp.isfinite(times), sign * times, jnp.inf),

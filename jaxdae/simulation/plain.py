@@ -14,8 +14,8 @@ from jaxdae.simulation.problem import default_tolerance, Integration, Method, Ti
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
 from jaxdae.solvers.counted import counted, Counting
-from jaxdae.solvers.event import AbstractEvent, HALVING
 from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.monitored import solve_until
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import with_period
 
@@ -45,7 +45,9 @@ class PlainBackend(AbstractBackend):
         if counting is not None:
             control = Counting(control)
             saveat = eqx.tree_at(lambda x: x.controller_state, saveat, True)
-        solution = diffrax.diffeqsolve(
+        solution, misfit = solve_until(
+            problem.event,
+            jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype),
             problem.term_of(solver),
             solver if counting is None else counting,
             times.start,
@@ -58,7 +60,6 @@ class PlainBackend(AbstractBackend):
             adjoint=method.adjoint,
             progress_meter=method.meter,
             max_steps=method.max_steps,
-            event=ending(problem.event, times),
             throw=False,
         )
         ts, rows = solution.ts, solution.ys
@@ -70,7 +71,7 @@ class PlainBackend(AbstractBackend):
             stats = {**stats, **state[1].stats()}
         return Integration(
             self, ts, rows, end_time, end, stats, solution.result, solution.interpolation,
-            method.why_not,
+            method.why_not, misfit,
         )  # fmt: skip
 
     def reader(self, function: Callable, row, parts, *, by_system: bool) -> Callable:
@@ -78,21 +79,6 @@ class PlainBackend(AbstractBackend):
         # A start that is not finite is the final state as well.
         result = jax.eval_shape(function, *row, parts)
         return lambda t, y: with_nan_safe_derivative(function, result, t, y, parts)
-
-
-def ending(event: AbstractEvent | None, times: Times) -> diffrax.Event | None:
-    """What ends a run before its time, as diffrax takes it."""
-    if event is None:
-        return None
-    # Diffrax asks at times that always increase.
-    sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
-
-    def value(t, y, args, **kwargs):
-        del kwargs
-        # Of the default precision, as what diffrax puts in its place where it does not count.
-        return event.value(sign * t, y, args).astype(float)
-
-    return diffrax.Event(value, HALVING, direction=False)
 
 
 def step_control(asked, times: Times) -> Any:

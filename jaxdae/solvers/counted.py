@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxdae.solvers.base import AbstractIterativeSolver
 from jaxdae.solvers.newton import Counts
 from jaxdae.solvers.projected import Projected
-from jaxdae.solvers.wrapped import AbstractChangedEnds
+from jaxdae.solvers.wrapped import AbstractAroundSolver, AbstractChangedEnds
 
 
 class Totals(NamedTuple):
@@ -61,7 +61,7 @@ def counted(solver) -> Any:
     return None if inner is None else eqx.tree_at(lambda x: x.solver, solver, inner)
 
 
-class _CountedSteps(diffrax.AbstractWrappedSolver):
+class _CountedSteps(AbstractAroundSolver):
     """Steps of `solver`, with what they took beside the error estimate."""
 
     solver: AbstractIterativeSolver  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -72,36 +72,8 @@ class _CountedSteps(diffrax.AbstractWrappedSolver):
         )
         return (y1, (error, jax.lax.stop_gradient(counts)), *rest)
 
-    def init(self, terms, t0, t1, y0, args):
-        return self.solver.init(terms, t0, t1, y0, args)
 
-    def func(self, terms, t0, y0, args):
-        return self.solver.func(terms, t0, y0, args)
-
-    def order(self, terms):
-        """Order of convergence: that of the solver."""
-        return self.solver.order(terms)
-
-    def strong_order(self, terms):
-        """Strong order of convergence: that of the solver."""
-        return self.solver.strong_order(terms)
-
-    def error_order(self, terms):
-        """Order of the error estimate: that of the solver."""
-        return self.solver.error_order(terms)
-
-    @property
-    def term_structure(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the solver integrates."""
-        return self.solver.term_structure
-
-    @property
-    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Its dense output."""
-        return self.solver.interpolation_cls
-
-
-class Counting(diffrax.AbstractStepSizeController):
+class Counting(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
     """Steps as `controller` chooses them, of a `counted` solver; its state has the `Totals` beside.
 
     Args:
@@ -109,6 +81,24 @@ class Counting(diffrax.AbstractStepSizeController):
     """
 
     controller: Any
+
+    def __init__(self, controller: Any):
+        self.controller = controller
+
+    @property
+    def rtol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Of the controller; 0 where it has none."""
+        return getattr(self.controller, "rtol", 0.0)
+
+    @property
+    def atol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Of the controller; 0 where it has none."""
+        return getattr(self.controller, "atol", 0.0)
+
+    @property
+    def norm(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Of the controller; `None` where it has none."""
+        return getattr(self.controller, "norm", None)
 
     def wrap(self, direction):
         return Counting(self.controller.wrap(direction))

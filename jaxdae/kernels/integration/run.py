@@ -112,12 +112,14 @@ class KernelRun(NamedTuple):
     def results(self) -> list[tuple[int, ...]]:
         """Shapes of the results: rows, final state; of adaptive steps times and a `StepSummary`.
 
-        And of those that are found by counted iterations a `StepCounts`.
+        Where an event may end the run also the largest misfit of its functions (`Watch.misfit`),
+        and last, of steps that are found by counted iterations, a `StepCounts`.
         """
         n = self.problem.states
         more = [(self.rows,), (len(StepSummary._fields),)] if self.adaptive else []
-        counts = [(self.problem.counted,)] if self.counts_steps else []
-        return [(self.rows, n), (n,), *more, *counts]
+        more += [(3,)] if self.problem.event is not None else []
+        more += [(self.problem.counted,)] if self.counts_steps else []
+        return [(self.rows, n), (n,), *more]
 
 
 class _Varied(NamedTuple):
@@ -209,8 +211,9 @@ def integrate(run: KernelRun, y0, parameters, times) -> list[jax.Array]:
 
     Returns:
         The saved states (rows, n), the final one (n,), and with adaptive steps also the times of
-        the rows, infinite where they were not reached, and a `StepSummary`; of steps whose
-        iterations are counted a `StepCounts`, too.
+        the rows, infinite where they were not reached, a `StepSummary`, and where an event may end
+        the run the size of the largest misfit, the number of the function and the time of the step;
+        of steps whose iterations are counted a `StepCounts`, too.
     """
     arguments = [jnp.asarray(x, run.problem.dtype) for x in (y0, *parameters, *times)]
     axes = Axes((), (False,) * len(arguments))
