@@ -20,6 +20,7 @@ from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.kernel_steps import step_method
+from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import is_symmetric, stepping
 from jaxdae.solvers.sampled import SampleSteps
 
@@ -54,6 +55,10 @@ class NativeBackend(AbstractBackend):
         sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
         asked = _increasing(times, plan, sub, sign, method.stepsize_controller)
         rows, final, *more = integrate(run, *numbers, asked)
+        misfit = None
+        if problem.event is not None:
+            size, which, at = more.pop()
+            misfit = Misfit(size, which, sign * at)
         steps = _adaptive(sign, *more) if plan.adaptive else _fixed(times, sub)
         if sub.t1 and not (sub.steps == 1 or steps.on_rows):
             # Behind the last row that was reached.
@@ -63,6 +68,7 @@ class NativeBackend(AbstractBackend):
         return Integration(
             self, steps.ts, _as_trees(rows, plan.unravel, end), steps.end_time, end[0],
             _stats(steps, method), steps.result, why_not=_why_not(method, run.own_rule),
+            misfit=misfit,
         )  # fmt: skip
 
     def reader(self, function: Callable, row, parts, *, by_system: bool) -> Callable:

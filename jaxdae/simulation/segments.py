@@ -30,6 +30,7 @@ from jaxdae.simulation.field import vector_field
 from jaxdae.simulation.flow import event_rates, moved
 from jaxdae.simulation.problem import Integration, Method, Problem
 from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import constraint_residuals, State
 
@@ -190,6 +191,7 @@ class _Run:
         events = eqx.tree_at(
             lambda x: x.unwatched, part.events, jnp.where(unwatched, here[0], part.events.unwatched)
         )
+        events = _with_misfit(events, search.misfit)
         code = jnp.where(jnp.any(undefined), NOT_FINITE, jnp.where(wrong, LASTING, GOES_ON))
         culprit = jnp.argmax(jnp.where(jnp.any(undefined), undefined, touching))
         events = self._failed(events, code, culprit, begun.value[culprit])
@@ -378,7 +380,8 @@ class _Run:
             jax.tree.map(put, events.before, before), jax.tree.map(put, events.after, after),
             put(events.rates, at.rate[which]), put(events.curvatures, at.curvature[which]),
             put(events.distances, at.distance[which]), put(events.together, together),
-            events.unwatched, events.ending, events.culprit, events.amount,
+            events.unwatched, events.misfit, events.misfit_index, events.misfit_time,
+            events.ending, events.culprit, events.amount,
         )  # fmt: skip
 
     def ended(self, part: _Part) -> Integration:
@@ -457,6 +460,14 @@ def _after(events: tuple[Event, ...], which, counted, t, before: State) -> State
     # Functions, as methods of modules with traced arrays have no hash.
     changes: list[Callable] = [lambda x=x: x.after(t, before) for x in events]
     return jax.lax.switch(number, [*changes, lambda: before])
+
+
+def _with_misfit(events: Events, found: Misfit) -> Events:
+    """Events with the largest misfit so far."""
+    worse = found.size > events.misfit
+    fields = lambda x: (x.misfit, x.misfit_index, x.misfit_time)  # noqa: E731
+    pick = lambda new, old: jnp.where(worse, jax.lax.stop_gradient(new), old).astype(old.dtype)  # noqa: E731
+    return eqx.tree_at(fields, events, jax.tree.map(pick, tuple(found), fields(events)))
 
 
 def _residual(system, t, state: State):

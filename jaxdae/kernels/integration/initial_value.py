@@ -77,12 +77,15 @@ class Event(NamedTuple):
     """A run ends where a function falls from a positive value to zero.
 
     Args:
-        value: `g(t, y, *parameters)`, a scalar.
+        values: `g(t, y, *parameters)`, the functions, shape (k,).
         fall: `fall(function, before, after)`, where a function of time falls between two of them.
+        lowest: `lowest(functions, before, after)`, what functions do within a step:
+            a `jaxdae.solvers.event.Watch`.
     """
 
-    value: Callable
+    values: Callable
     fall: Callable
+    lowest: Callable
 
 
 class InitialValueProblem:
@@ -468,7 +471,8 @@ def adaptive_step_programs(
     """Programs of a run with adaptive steps: `start`, `advance` and `interpolate`.
 
     Where steps end at given times also `begin`, as after these the right-hand side may have jumped;
-    where an event may end the run, its `value`, and `fall`, which locates it in a step.
+    where an event may end the run, its `value`, and for a step what its functions do in it,
+    `watch`, and `fall`, which locates it.
     """
     kept = dense or problem.event is not None
 
@@ -494,18 +498,27 @@ def _event(problem: InitialValueProblem) -> list[Subprogram]:
     if event is None:
         return []
 
-    def value(t, y, *arguments):
-        return jnp.asarray(event.value(t, y, *arguments[:count]), problem.dtype)
+    def values(t, y, *arguments):
+        return jnp.asarray(event.values(t, y, *arguments[:count]), problem.dtype)
 
-    def fall(t0, t1, y0, y1, dense, *arguments):
+    def value(t, y, *arguments):
+        return jnp.min(values(t, y, *arguments))
+
+    def watch(t0, t1, y0, y1, dense, *arguments):
         state = partial(_between, problem, t0, t1, y0, y1, dense)
-        t = event.fall(lambda t: value(t, state(t), *arguments), t0, t1)
+        found = event.lowest(lambda t: values(t, state(t), *arguments), t0, t1)
+        return tuple(jnp.asarray(x, problem.dtype) for x in found)
+
+    def fall(t0, t1, y0, y1, dense, until, *arguments):
+        state = partial(_between, problem, t0, t1, y0, y1, dense)
+        t = event.fall(lambda t: value(t, state(t), *arguments), t0, until)
         return t, state(t)
 
     arguments = problem.arguments()
     return [
         problem.program("value", value, "t", "y", *arguments),
-        problem.program("fall", fall, *"ttyyd", *arguments, open_ended=True),
+        problem.program("watch", watch, *"ttyyd", *arguments, open_ended=True),
+        problem.program("fall", fall, *"ttyydt", *arguments, open_ended=True),
     ]
 
 

@@ -103,9 +103,13 @@ class KernelRun(NamedTuple):
         return fixed_step_programs(self.problem, self.saving.times)
 
     def results(self) -> list[tuple[int, ...]]:
-        """Shapes of the results: rows, final state; of adaptive steps times and a `StepSummary`."""
+        """Shapes of the results: rows, final state; of adaptive steps times and a `StepSummary`.
+
+        Where an event may end the run also the largest misfit of its functions (`Watch.misfit`).
+        """
         n = self.problem.states
         more = [(self.rows,), (len(StepSummary._fields),)] if self.adaptive else []
+        more += [(3,)] if self.problem.event is not None else []
         return [(self.rows, n), (n,), *more]
 
 
@@ -198,7 +202,8 @@ def integrate(run: KernelRun, y0, parameters, times) -> list[jax.Array]:
 
     Returns:
         The saved states (rows, n), the final one (n,), and with adaptive steps also the times of
-        the rows, infinite where they were not reached, and a `StepSummary`.
+        the rows, infinite where they were not reached, a `StepSummary`, and where an event may end
+        the run the size of the largest misfit, the number of the function and the time of the step.
     """
     arguments = [jnp.asarray(x, run.problem.dtype) for x in (y0, *parameters, *times)]
     axes = Axes((), (False,) * len(arguments))
