@@ -63,13 +63,12 @@ class DAEProblem(NamedTuple):
         """Why no kernel suits it, where that is so."""
         unknowns = sum(x.size for x in jax.tree.leaves(self.state))
         unknowns = unknowns // 2 if is_implicit(self.dae) else unknowns
-        most = MOST_PIVOTED // 2
         return Needs(
             Capabilities(
                 obstacle=None
-                if unknowns <= most
-                else f"{unknowns} variables are more than the {most} for which kernels choose "
-                "pivots in the equations of a step"
+                if unknowns <= MOST_PIVOTED
+                else f"{unknowns} variables are more than the {MOST_PIVOTED} for which kernels "
+                "choose pivots in the equations of a step"
             )
         )
 

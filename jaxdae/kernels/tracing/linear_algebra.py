@@ -212,9 +212,9 @@ def _complex_factors(graph: Graph, real, imaginary, *_):
             best = s.apply("select", larger, sizes[i - k], best)
         for i in candidates:
             if i > k:
-                for rows in (table, lower):
-                    for part in rows:
-                        _exchange(s, chosen, k, i, part)
+                # What stands left of the column is not asked for again.
+                for part in (*(x[:, k:] for x in table), *lower):
+                    _exchange(s, chosen, k, i, part)
         inverses.append(c.inverse(at(table, k, k)))
         for i in range(k + 1, n):
             if c.is_zero(at(table, i, k)):
