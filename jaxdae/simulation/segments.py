@@ -31,6 +31,7 @@ from jaxdae.events.records import (
 from jaxdae.simulation.field import vector_field
 from jaxdae.simulation.flow import event_rates, moved
 from jaxdae.simulation.problem import Integration, Method, Problem
+from jaxdae.solvers.counted import Totals
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import between_steps
@@ -57,7 +58,7 @@ class _Part(NamedTuple):
         rows: what is saved.
         crossed: which functions are zero as they have just crossed it, shape (k,).
         pending: events that happen here, too, shape (k,).
-        steps: made, kept, and made in searches.
+        steps: made, kept, and made in searches; what iterations took, as `Totals` has it.
         events: that happened.
     """
 
@@ -117,7 +118,7 @@ def integrate(problem: Problem, method: Method, y0, solve: Callable) -> tuple[In
     part = _Part(
         start, first, start, jnp.array(False), _SUCCESSFUL, jnp.full(ts.shape, jnp.inf, ts.dtype),
         jax.tree.map(lambda x: jnp.full((ts.size, *x.shape), jnp.inf, x.dtype), y0),
-        none, none, jnp.zeros(3, int), records,
+        none, none, jnp.zeros(3 + len(Totals._fields), int), records,
     )  # fmt: skip
 
     def advanced(part: _Part) -> _Part:
@@ -204,8 +205,11 @@ class _Run:
         okay = (integration.result == _SUCCESSFUL) & ~wrong
         found = self._zero(part, behind, until, end, seen, okay)
         times, rows = self._rows(part, integration, end, until, found)
-        steps = [integration.stats[x] for x in ("num_steps", "num_accepted_steps")]
-        steps = jnp.stack([jnp.asarray(x, int) for x in (*steps, search.stats["num_steps"])])
+        stats = integration.stats
+        self.counts = all(x in stats for x in Totals.names())
+        steps = [stats[x] for x in ("num_steps", "num_accepted_steps")]
+        steps += [search.stats["num_steps"], *(stats.get(x, 0) for x in Totals.names())]
+        steps = jnp.stack([jnp.asarray(x, int) for x in steps])
         unwatched = ~behind.known & (part.events.unwatched == jnp.inf)
         events = eqx.tree_at(
             lambda x: x.unwatched, part.events, jnp.where(unwatched, here[0], part.events.unwatched)
@@ -412,11 +416,13 @@ class _Run:
             end, time = moved(time, end, late, parts), time + late
         ts, rows = self._with_end(ts, rows, time, end)
         backend, why_not = self.example
-        made, kept, searched = part.steps
+        made, kept, searched, *counts = part.steps
         stats = {
             "num_steps": made, "num_accepted_steps": kept, "num_rejected_steps": made - kept,
             "num_search_steps": searched, "max_steps": self.method.max_steps,
         }  # fmt: skip
+        if self.counts:
+            stats |= Totals(*counts).stats()
         return Integration(backend, ts, rows, time, end[0], stats, part.result, why_not=why_not)
 
     def _with_end(self, ts, rows, time, end):
