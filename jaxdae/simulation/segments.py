@@ -172,7 +172,7 @@ class _Run:
         self.ends_run = jnp.array([x.reset is None for x in events])
         self.one_sided = jnp.array([x.one_sided for x in events])
         # Found where a part is traced.
-        self.example: list[Any] = []
+        self.example: dict[str, Any] = {}
 
     def where(self, on) -> "_Run":
         """The same run, that depends on nothing unless `on` is true."""
@@ -206,7 +206,7 @@ class _Run:
         found = self._zero(part, behind, until, end, seen, okay)
         times, rows = self._rows(part, integration, end, until, found)
         stats = integration.stats
-        self.counts = all(x in stats for x in Totals.names())
+        self.example["counts"] = all(x in stats for x in Totals.names())
         steps = [stats[x] for x in ("num_steps", "num_accepted_steps")]
         steps += [search.stats["num_steps"], *(stats.get(x, 0) for x in Totals.names())]
         steps = jnp.stack([jnp.asarray(x, int) for x in steps])
@@ -237,7 +237,7 @@ class _Run:
         found = self._integrated(
             self.problem, self.method, None, part.t, part.y, until, ts if ts.size else None
         )
-        self.example[:] = found.backend, found.why_not
+        self.example |= {"backend": found.backend, "why_not": found.why_not}
         rows = found.rows
         end = found.end, jax.tree.map(lambda x: x[-1], rows[1])
         count = self.row_times.size
@@ -415,15 +415,18 @@ class _Run:
             late = jnp.where(part.result == _SUCCESSFUL, times.end - self.end, 0.0)
             end, time = moved(time, end, late, parts), time + late
         ts, rows = self._with_end(ts, rows, time, end)
-        backend, why_not = self.example
         made, kept, searched, *counts = part.steps
         stats = {
             "num_steps": made, "num_accepted_steps": kept, "num_rejected_steps": made - kept,
             "num_search_steps": searched, "max_steps": self.method.max_steps,
         }  # fmt: skip
-        if self.counts:
+        example = self.example
+        if example["counts"]:
             stats |= Totals(*counts).stats()
-        return Integration(backend, ts, rows, time, end[0], stats, part.result, why_not=why_not)
+        return Integration(
+            example["backend"], ts, rows, time, end[0], stats, part.result,
+            why_not=example["why_not"],
+        )  # fmt: skip
 
     def _with_end(self, ts, rows, time, end):
         """Rows, and one for the end of the run behind them where it is asked for."""
