@@ -19,6 +19,8 @@ from jaxdae.control.base import capabilities_of, control_input
 from jaxdae.diagnosis import branches, events, failure
 from jaxdae.diagnosis.backward import growth_along
 from jaxdae.diagnosis.findings import Finding, Findings, NearSingularity
+from jaxdae.diagnosis.instability import unstable_steps
+from jaxdae.diagnosis.iterations import unsolved_steps
 from jaxdae.diagnosis.preconditions import rest_along
 from jaxdae.diagnosis.singularities import (
     AROUND,
@@ -81,11 +83,14 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
             examined = _with_last(rows_of(trajectory, _tolerance(problem, method)), trajectory)
             why = limited_by_stability(problem, method, trajectory, examined)
             message = message if why is None else f"{message} There, {why.message}"
+        unsolved = unsolved_steps(trajectory.stats, method.solver, failed=True)
+        message = message if unsolved is None else f"{message} {unsolved.message}"
         return Findings(Finding(message, time=float(trajectory.final_time)))
     known = lambda found: tuple(x for x in found if x is not None)  # noqa: E731
     # The parts of the trajectory are the same, put together anew.
     system, formulation, controller = problem.parts
     found = [failure.review(system, formulation, trajectory), changed_rank(formulation, trajectory)]
+    found.append(unsolved_steps(trajectory.stats, method.solver))
     if problem.times.grid is not None:  # an adaptive run stops at a singularity
         found.append(failure.review_controller(controller, trajectory))
     if not (rows and trajectory.plain):
@@ -94,11 +99,13 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     examined, happened = rows_of(trajectory, _tolerance(problem, method)), trajectory.events
     found.append(limited_by_stability(problem, method, trajectory, examined))
     if happened is None:
-        result, _ = _of_rows(problem, examined)
+        result, _ = _of_rows(problem, method, examined)
         return result._replace(warnings=known([*found, *result.warnings]))
     pieces = events.segments(examined.ts, examined.ys, examined.work, happened)
     found += events.findings(problem, trajectory, pieces)
-    each = [_of_rows(problem, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces]
+    each = [
+        _of_rows(problem, method, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces
+    ]
     parts, energies = [x for x, _ in each], [x for _, x in each]
     # The same is wrong with more than one of them, more often than not.
     found += next((x.warnings for x in parts if x.warnings), ())
@@ -121,7 +128,7 @@ def says_more(problem: Problem, method: Method) -> bool:
     )
 
 
-def _of_rows(problem: Problem, examined: "ExaminedRows") -> tuple[Findings, Any]:
+def _of_rows(problem: Problem, method: Method, examined: "ExaminedRows") -> tuple[Findings, Any]:
     """What there is to say of rows along which the motion is smooth, and energies there [J]."""
     system, formulation, controller = problem.parts
     found = []
@@ -142,6 +149,7 @@ def _of_rows(problem: Problem, examined: "ExaminedRows") -> tuple[Findings, Any]
     found += [
         _of_positions(system, formulation, ts, rates, survey.jac, passed, vouched=vouched),
         unbalanced,
+        unstable_steps(problem, method, examined, survey.energy),
         growth_along(*problem.parts, ts, state),
     ]
     change = np.abs(survey.energy - survey.energy[0]).max()

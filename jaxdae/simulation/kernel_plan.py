@@ -84,8 +84,11 @@ class KernelPlan(NamedTuple):
         rest = self._replace(static=None, shapes=(), unravel=tuple)
         return rest, tuple(pieces), shape, kinds
 
-    def integration(self):
+    def integration(self, *, counted: bool = True):
         """The integration as a kernel.
+
+        Args:
+            counted: whether it says what its iterations took, if there are any.
 
         Raises:
             UnsuitedError: for an operation that kernels do not have.
@@ -103,7 +106,7 @@ class KernelPlan(NamedTuple):
         initial_value = _PROBLEMS.get(alone.key(), declared, self._initial_value)
         run = KernelRun(
             initial_value, self.saving, self.rows, self.max_steps, self.first_given,
-            step_ends=self.step_ends, strict=self.strict,
+            step_ends=self.step_ends, strict=self.strict, counted=counted,
         )  # fmt: skip
         try:
             run.programs()

@@ -56,7 +56,9 @@ def plain_run(
             stepsize_controller=controller if times.grid is None else Grid(times.grid),
             max_steps=run.max_steps, throw=False,
         )  # fmt: skip
-        return [*_as_kernels_do(run, result, s), *([] if misfit is None else [jnp.stack(misfit)])]
+        more = [] if misfit is None else [jnp.stack(misfit)]
+        more += [jnp.zeros(run.problem.counted, run.problem.dtype)] if run.counts_steps else []
+        return [*_as_kernels_do(run, result, s), *more]
 
     shapes = (jax.ShapeDtypeStruct(x, run.problem.dtype) for x in run.results())
     one_way = any(x.one_way for x in run.problem.own_rules)

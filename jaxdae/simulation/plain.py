@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -12,10 +13,16 @@ from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.problem import default_tolerance, Integration, Method, Times
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
+from jaxdae.solvers.counted import counted, Counting
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.monitored import solve_until
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import with_period
+
+# Adjoints that give back the state of the step size controller.
+_HAND_ON_STATES = (
+    diffrax.RecursiveCheckpointAdjoint, diffrax.ForwardMode, diffrax.DirectAdjoint,
+)  # fmt: skip
 
 
 class PlainBackend(AbstractBackend):
@@ -31,20 +38,25 @@ class PlainBackend(AbstractBackend):
         if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
             stepping = parts_of(solver).method
             times, parts, y0 = reverse_only((times, parts, y0), stepping, method.why_not)
+        control = with_period(step_control(method.stepsize_controller, times), problem.controller)
+        saveat, counting = with_end(method, times.saved), None
+        if type(method.adjoint) in _HAND_ON_STATES:
+            counting = counted(solver)
+        if counting is not None:
+            control = Counting(control)
+            saveat = eqx.tree_at(lambda x: x.controller_state, saveat, True)
         solution, misfit = solve_until(
             problem.event,
             jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype),
             problem.term_of(solver),
-            solver,
+            solver if counting is None else counting,
             times.start,
             times.end,
             times.first_step,
             y0,
             args=parts,
-            saveat=with_end(method, times.saved),
-            stepsize_controller=with_period(
-                step_control(method.stepsize_controller, times), problem.controller
-            ),
+            saveat=saveat,
+            stepsize_controller=control,
             adjoint=method.adjoint,
             progress_meter=method.meter,
             max_steps=method.max_steps,
@@ -53,8 +65,12 @@ class PlainBackend(AbstractBackend):
         ts, rows = solution.ts, solution.ys
         (ts, end_time), (rows, end) = ts, rows  # pyright: ignore[reportGeneralTypeIssues]
         end_time, end = jax.tree.map(lambda x: x[0], (end_time, end))
+        stats = solution.stats
+        if counting is not None:
+            state: Any = solution.controller_state
+            stats = {**stats, **state[1].stats()}
         return Integration(
-            self, ts, rows, end_time, end, solution.stats, solution.result, solution.interpolation,
+            self, ts, rows, end_time, end, stats, solution.result, solution.interpolation,
             method.why_not, misfit,
         )  # fmt: skip
 

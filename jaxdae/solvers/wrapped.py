@@ -10,7 +10,7 @@ from jaxdae.solvers.base import time_of
 
 
 class AbstractAroundSolver(diffrax.AbstractWrappedSolver):
-    """A solver that has the orders and settings of another one, `solver`."""
+    """A solver that has the orders, terms and settings of another one, `solver`."""
 
     def order(self, terms):
         """Order of convergence: that of the solver."""
@@ -23,6 +23,22 @@ class AbstractAroundSolver(diffrax.AbstractWrappedSolver):
     def error_order(self, terms):
         """Order of the error estimate: that of the solver."""
         return self.solver.error_order(terms)
+
+    def init(self, terms, t0, t1, y0, args):
+        return self.solver.init(terms, t0, t1, y0, args)
+
+    def func(self, terms, t0, y0, args):
+        return self.solver.func(terms, t0, y0, args)
+
+    @property
+    def term_structure(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the solver integrates."""
+        return self.solver.term_structure
+
+    @property
+    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Its dense output."""
+        return self.solver.interpolation_cls
 
     # Settings that diffrax reads and changes where the solver is of a certain kind.
 
@@ -80,19 +96,3 @@ class AbstractChangedEnds(AbstractAroundSolver):
         """
         del y0
         return {**dense, "y1": y1} if "y1" in dense else dense
-
-    def init(self, terms, t0, t1, y0, args):
-        return self.solver.init(terms, t0, t1, y0, args)
-
-    def func(self, terms, t0, y0, args):
-        return self.solver.func(terms, t0, y0, args)
-
-    @property
-    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Its dense output."""
-        return self.solver.interpolation_cls
-
-    @property
-    def term_structure(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the solver integrates."""
-        return self.solver.term_structure

@@ -391,6 +391,16 @@ class StepSizeControl:
             with lanes.loop(lanes.width) as lane, lanes.if_then(ends.jumped(lane)):
                 lanes.copy_lane(carried, self._next_carry, self._carry, lane)
 
+    def counts(self, lane) -> list:
+        """What the iterations of a lane took so far."""
+        first = self.states - self.problem.counted
+        return [self.lanes.get(self.control, lane, i) for i in range(first, self.states)]
+
+    def clear_counts(self, lane) -> None:
+        """Begin them anew, for a run without any steps."""
+        for i in range(self.states - self.problem.counted, self.states):
+            self.lanes.set(0.0, self.control, lane, i)
+
     def failed(self, lane):
         """Whether the controller gave up a lane."""
         return self.lanes.get(self.code, lane).differs(0.0)
@@ -487,6 +497,9 @@ class _AdaptiveSteps:
         self.summary = Buffer(lanes, lanes.results, 3, len(StepSummary._fields), rank, 1)
         monitored = problem.event is not None
         self.misfit = Buffer(lanes, lanes.results, 4, 3, rank, 1) if monitored else None
+        self.counts = None
+        if run.counts_steps:
+            self.counts = Buffer(lanes, lanes.results, 4 + monitored, problem.counted, rank, 1)
         self.members, self.busy, self.fresh = (lanes.counters() for _ in range(3))
         self.steps, self.kept_steps = lanes.counters(), lanes.counters()
         # Rows of each lane that are written: those at given times are counted elsewhere.
@@ -555,6 +568,7 @@ class _AdaptiveSteps:
             self.control.load(lane, member)
             for counter in (self.steps, self.kept_steps, self.written):
                 lanes.set_count(0, counter, lane)
+            self.control.clear_counts(lane)
             if self.at_times is not None:
                 lanes.set_count(0, self.at_times.saved, lane)
             if self.saving.start:
@@ -631,6 +645,9 @@ class _AdaptiveSteps:
             self.summary.write(value, member, i)
         if self.misfit is not None and self.control.event is not None:
             self.misfit.store(3, self.control.event.misfit, lane, member)
+        if self.counts is not None:
+            for i, value in enumerate(self.control.counts(lane)):
+                self.counts.write(value, member, i)
         lanes.set_count(0, self.busy, lane)
 
     def _write_times(self, lane, member) -> None:
