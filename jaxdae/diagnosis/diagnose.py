@@ -94,7 +94,9 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         result, _ = _of_rows(problem, examined)
         return result._replace(warnings=known([*found, *result.warnings]))
     pieces = events.segments(examined.ts, examined.ys, examined.work, happened)
-    found += events.findings(problem, trajectory, pieces)
+    found += events.findings(
+        problem._replace(formulation=trajectory.formulation), trajectory, pieces
+    )
     each = [_of_rows(problem, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces]
     parts, energies = [x for x, _ in each], [x for _, x in each]
     # The same is wrong with more than one of them, more often than not.
