@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.checks import are_known, is_eager
-from jaxdae.compiled import jit, kinds
+from jaxdae.compiled import jit
 from jaxdae.diagnosis import events as event_findings, preconditions
 from jaxdae.diagnosis.dae_failure import describe_dae_failure
 from jaxdae.diagnosis.failure import SimulationError
+from jaxdae.diagnosis.iterations import unsolved_steps
 from jaxdae.events.declaration import check_events, DAE_NAMES, Event
 from jaxdae.events.records import REASONS
-from jaxdae.memory import Memory
+from jaxdae.memory import kinds, Memory
 from jaxdae.results.dae_trajectory import DAETrajectory
 from jaxdae.runs import meter_of, run_direction, run_times, with_backend, with_checked_times
 from jaxdae.simulation.backends import Backend
@@ -128,12 +129,19 @@ def solve(
     if throw and not is_eager(problem):
         return _raising(problem, method, kinds(problem.parts))
     found = solved(problem, method)
-    if throw and are_known(found.result_code) and not bool(found.success):
-        raise SimulationError(describe_dae_failure(found))
-    if throw and found.events is not None:
+    if not (throw and are_known(found.result_code)):
+        return found
+    failed = not bool(found.success)
+    unsolved = unsolved_steps(found.stats, method.solver, failed=failed)
+    if failed:
+        message = describe_dae_failure(found)
+        raise SimulationError(message if unsolved is None else f"{message} {unsolved.message}")
+    said = [] if unsolved is None else [unsolved]
+    if found.events is not None:
         pieces = event_findings.segments(found.ts, found.saved, None, found.events)
-        for one in event_findings.findings(problem, found, pieces):
-            warnings.warn(one.message, RuntimeWarning, stacklevel=2)
+        said += event_findings.findings(problem, found, pieces)
+    for one in said:
+        warnings.warn(one.message, RuntimeWarning, stacklevel=2)
     return found
 
 

@@ -15,13 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
-from jaxdae.control.base import control_input
+from jaxdae.control.base import capabilities_of, control_input
 from jaxdae.diagnosis import branches, events, failure
 from jaxdae.diagnosis.backward import growth_along
 from jaxdae.diagnosis.findings import Finding, Findings, NearSingularity
+from jaxdae.diagnosis.iterations import unsolved_steps
 from jaxdae.diagnosis.preconditions import rest_along
 from jaxdae.diagnosis.singularities import (
     AROUND,
+    as_numpy,
     BLOCK,
     BRIEFLY,
     held_by,
@@ -36,7 +38,9 @@ from jaxdae.diagnosis.singularities import (
 )
 from jaxdae.diagnosis.starts import changed_rank
 from jaxdae.diagnosis.stiffness import limited_by_stability
+from jaxdae.formulations.base import says_nothing, solves
 from jaxdae.simulation.problem import default_tolerance, Method, Problem, ROUND_OFF
+from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.grid import known_ends
 from jaxdae.systems import constraint_residuals, generalized_energy
 from jaxdae.systems.dynamics import has_reaction_forces
@@ -78,11 +82,14 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
             examined = _with_last(rows_of(trajectory, _tolerance(problem, method)), trajectory)
             why = limited_by_stability(problem, method, trajectory, examined)
             message = message if why is None else f"{message} There, {why.message}"
+        unsolved = unsolved_steps(trajectory.stats, method.solver, failed=True)
+        message = message if unsolved is None else f"{message} {unsolved.message}"
         return Findings(Finding(message, time=float(trajectory.final_time)))
     known = lambda found: tuple(x for x in found if x is not None)  # noqa: E731
     # The parts of the trajectory are the same, put together anew.
     system, formulation, controller = problem.parts
     found = [failure.review(system, formulation, trajectory), changed_rank(formulation, trajectory)]
+    found.append(unsolved_steps(trajectory.stats, method.solver))
     if problem.times.grid is not None:  # an adaptive run stops at a singularity
         found.append(failure.review_controller(controller, trajectory))
     if not (rows and trajectory.plain):
@@ -107,6 +114,17 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     residual, energy = max(x.residual or 0.0 for x in parts), np.concatenate(energies)
     change = float(np.abs(energy - energy[0]).max())
     return Findings(None, known(found), positions, residual, change)
+
+
+def says_more(problem: Problem, method: Method) -> bool:
+    """Whether there may be something to say of a run that reached its end without reading rows."""
+    formulation, controller = problem.formulation, problem.controller
+    plain, held = is_plain(method.saveat), solves(formulation)
+    return plain and (
+        formulation.examination.review is not says_nothing
+        or capabilities_of(controller).review is not says_nothing
+        or any(x.asks_for_rank or x.held_rank is not None for x in held)
+    )
 
 
 def _of_rows(problem: Problem, examined: "ExaminedRows") -> tuple[Findings, Any]:
@@ -175,13 +193,13 @@ def rows_of(run, tolerance: float | None) -> ExaminedRows:
     """Rows that examine a run: those that monitor it, or the start and what was saved."""
     steps, work = int(run.stats["num_steps"]), None
     if run.monitored is not None:
-        ts, ys, work = jax.device_get(run.monitored)
+        ts, ys, work = as_numpy(run.monitored)
         # Rows behind an event that ended the run, or a failure, are not reached.
         reached = np.flatnonzero(np.isfinite(ts))
         ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
         work = None if work is None else np.sum(work, axis=0)[reached]
         return ExaminedRows(ts, ys, work, tolerance, steps)
-    (t0, y0), ts, ys, work = jax.device_get((run.start, run.ts, run.saved, run.work_integrals))
+    (t0, y0), ts, ys, work = as_numpy((run.start, run.ts, run.saved, run.work_integrals))
     reached = np.flatnonzero(np.isfinite(ts))
     ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
     work = None if work is None else np.sum(work, axis=0)[reached]
@@ -269,7 +287,7 @@ def _states_block(system, formulation, ts, ys):
 def _states(system, formulation, ts, ys):
     """`(q, v, w)` of rows, as NumPy arrays."""
     if formulation.capabilities.plain_state:
-        return jax.device_get(ys)
+        return as_numpy(ys)
     return in_blocks(lambda t, y: _states_block(system, formulation, t, y), BLOCK, ts, ys)
 
 

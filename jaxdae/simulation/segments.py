@@ -28,7 +28,9 @@ from jaxdae.events.records import (
 )
 from jaxdae.simulation.flow import event_rates, moved, slope
 from jaxdae.simulation.problem import Integration, Method, Problem
+from jaxdae.solvers.counted import Totals
 from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.monitored import Misfit
 
 # Newton iterations to the zero, from the error of dense output: each doubles the digits.
 _ITERATIONS = 3
@@ -51,7 +53,7 @@ class _Part(NamedTuple):
         rows: what is saved.
         crossed: which functions are zero as they have just crossed it, shape (k,).
         pending: events that happen here, too, shape (k,).
-        steps: made, kept, and made in searches.
+        steps: made, kept, and made in searches; what iterations took, as `Totals` has it.
         events: that happened.
     """
 
@@ -111,7 +113,7 @@ def integrate(problem: Any, method: Method, y0, solve: Callable) -> tuple[Integr
     part = _Part(
         start, first, start, jnp.array(False), _SUCCESSFUL, jnp.full(ts.shape, jnp.inf, ts.dtype),
         jax.tree.map(lambda x: jnp.full((ts.size, *x.shape), jnp.inf, x.dtype), y0),
-        none, none, jnp.zeros(3, int), records,
+        none, none, jnp.zeros(3 + len(Totals._fields), int), records,
     )  # fmt: skip
 
     @jax.checkpoint
@@ -181,12 +183,16 @@ class _Run:
         okay = (integration.result == _SUCCESSFUL) & ~wrong
         found = self._zero(part, behind, until, end, seen, okay)
         times, rows = self._rows(part, integration, end, until, found)
-        steps = [integration.stats[x] for x in ("num_steps", "num_accepted_steps")]
-        steps = jnp.stack([jnp.asarray(x, int) for x in (*steps, search.stats["num_steps"])])
+        stats = integration.stats
+        self.counts = all(x in stats for x in Totals.names())
+        steps = [stats[x] for x in ("num_steps", "num_accepted_steps")]
+        steps += [search.stats["num_steps"], *(stats.get(x, 0) for x in Totals.names())]
+        steps = jnp.stack([jnp.asarray(x, int) for x in steps])
         unwatched = ~behind.known & (part.events.unwatched == jnp.inf)
         events = eqx.tree_at(
             lambda x: x.unwatched, part.events, jnp.where(unwatched, here[0], part.events.unwatched)
         )
+        events = _with_misfit(events, search.misfit)
         code = jnp.where(jnp.any(undefined), NOT_FINITE, jnp.where(wrong, LASTING, GOES_ON))
         culprit = jnp.argmax(jnp.where(jnp.any(undefined), undefined, touching))
         events = self._failed(events, code, culprit, begun.value[culprit])
@@ -372,7 +378,8 @@ class _Run:
             jax.tree.map(put, events.before, before), jax.tree.map(put, events.after, after),
             put(events.rates, at.rate[which]), put(events.curvatures, at.curvature[which]),
             put(events.distances, at.distance[which]), put(events.together, together),
-            events.unwatched, events.ending, events.culprit, events.amount,
+            events.unwatched, events.misfit, events.misfit_index, events.misfit_time,
+            events.ending, events.culprit, events.amount,
         )  # fmt: skip
 
     def ended(self, part: _Part) -> Integration:
@@ -385,11 +392,13 @@ class _Run:
             end, time = moved(self.motion, time, end, late), time + late
         ts, rows = self._with_end(ts, rows, time, end)
         backend, why_not = self.example
-        made, kept, searched = part.steps
+        made, kept, searched, *counts = part.steps
         stats = {
             "num_steps": made, "num_accepted_steps": kept, "num_rejected_steps": made - kept,
             "num_search_steps": searched, "max_steps": self.method.max_steps,
         }  # fmt: skip
+        if self.counts:
+            stats |= Totals(*counts).stats()
         return Integration(backend, ts, rows, time, end[0], stats, part.result, why_not=why_not)
 
     def _with_end(self, ts, rows, time, end):
@@ -451,6 +460,14 @@ def _after(events: tuple[Event, ...], which, counted, t, before: Any) -> Any:
     # Functions, as methods of modules with traced arrays have no hash.
     changes: list[Callable] = [lambda x=x: x.after(t, before) for x in events]
     return jax.lax.switch(number, [*changes, lambda: before])
+
+
+def _with_misfit(events: Events, found: Misfit) -> Events:
+    """Events with the largest misfit so far."""
+    worse = found.size > events.misfit
+    fields = lambda x: (x.misfit, x.misfit_index, x.misfit_time)  # noqa: E731
+    pick = lambda new, old: jnp.where(worse, jax.lax.stop_gradient(new), old).astype(old.dtype)  # noqa: E731
+    return eqx.tree_at(fields, events, jax.tree.map(pick, tuple(found), fields(events)))
 
 
 def _column(mask, x):

@@ -71,7 +71,8 @@ def test_sparks_come_at_exact_times_and_the_current_is_consistent_behind_them(ba
     assert np.abs(run.violation.residual).max() < 1e-13
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["plain", "native"])
 def test_an_event_without_a_reset_ends_the_run_told_from_an_algebraic_variable(backend):
     """`exp(-k t)` is a quarter of the current at the start at `log(4) / k`."""
     small = Event(lambda t, y, z: z["current"] - 0.25, name="small")  # noqa: ARG005
@@ -83,6 +84,7 @@ def test_an_event_without_a_reset_ends_the_run_told_from_an_algebraic_variable(b
     np.testing.assert_allclose(run.y["voltage"], [0.75], atol=1e-13)
 
 
+@pytest.mark.slow
 def test_directions_count_where_functions_rise_or_fall():
     """A function that rises is none that falls; backward in time it falls."""
 
@@ -198,6 +200,7 @@ def test_events_of_a_residual_are_told_from_variables_and_rates(backend):
     np.testing.assert_allclose(run.y[0, 0], exact(np.array(4.0))[0], atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "words"),
     [
@@ -241,6 +244,7 @@ def test_events_that_do_not_fit_are_refused_in_words(events, error, words):
         charged(events=events)
 
 
+@pytest.mark.slow
 def test_with_throw_inside_of_jit_the_reason_is_raised_when_the_program_runs():
     with pytest.raises(Exception, match="more events than max_events"):
         jax.jit(lambda k: charged(k, max_events=1).y)(1.0)

@@ -149,6 +149,37 @@ def test_derivatives_of_a_terminal_event_by_parameters_of_its_function(backend, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("backend", "adjoint", "mode"), WAYS[:4])
+def test_derivatives_of_two_crossings_within_one_step(backend, adjoint, mode):
+    """`a cos(2 t) = -level` falls and rises in a step of 0.5 s, in members one of which is NaN.
+
+    Times at which the part behind an event begins are constants: so are its steps.
+    """
+
+    def both(x):
+        state = jaxdae.State(x[:1], jnp.zeros(1))
+        event = Event(Level(-x[1], 0.0 * x[1]), direction=0, reset=lambda t, q, v, w: (q, v, w))  # noqa: ARG005
+        run = jaxdae.simulate(
+            Spring(4.0), jaxdae.Multipliers(), state, t1=2.0, dt=0.5, events=event, saveat=END,
+            solver=diffrax.Dopri8(), backend=backend, adjoint=adjoint, throw=False, max_events=2,
+        )  # fmt: skip
+        return run.events.times
+
+    x = jnp.array([1.0, 0.97])
+    exact = lambda x: jnp.stack([jnp.arccos(-x[1] / x[0]), jnp.arccos(x[1] / x[0]) + np.pi]) / 2  # noqa: E731
+    members = jnp.stack([x, x * jnp.nan, x * 1.1])
+    expected = jax.jacfwd(exact)(x)
+    # Four steps of Dopri8 of half a radian and more; beside the square root of a small depth.
+    np.testing.assert_allclose(both(x), exact(x), rtol=0, atol=1e-6)
+    if backend == "native":
+        found = jax.vmap(mode(both))(members)
+        np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+        np.testing.assert_allclose(found[2], expected / 1.1, rtol=1e-5)
+    else:
+        np.testing.assert_allclose(mode(both)(x), expected, rtol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [jax.jacfwd, jax.jacrev])
 def test_derivatives_by_times_are_those_of_the_motion(mode):
     """By start, end and a saved time: of the ball, whose first impact moves with the start."""
