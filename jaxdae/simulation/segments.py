@@ -7,11 +7,13 @@ method with short steps along the motion. Derivatives follow from that alone: th
 at a constant time, with the state moved there along the motion behind the event.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 
@@ -116,9 +118,20 @@ def integrate(problem: Any, method: Method, y0, solve: Callable) -> tuple[Integr
         none, none, jnp.zeros(3 + len(Totals._fields), int), records,
     )  # fmt: skip
 
+    def advanced(part: _Part) -> _Part:
+        # Parts of members that have ended are of no length, and nothing depends on them.
+        on = ~part.done
+        ahead = part._replace(time=_where(part.time, on), y=_where(part.y, on))
+        ahead = ahead._replace(rows=_where(part.rows, on), events=_where(part.events, on))
+        after = run.where(on).part(ahead)
+        return jax.tree.map(lambda a, b: jnp.where(on, a, b), after, part)
+
+    # Of a batch all members go on together: a condition for each would be none, and loops that
+    # diffrax checkpoints would not have the same number of turns in all.
     @jax.checkpoint
     def go_on(part: _Part) -> _Part:
-        return jax.lax.cond(part.done, lambda x: x, run.part, part)
+        ended = eqxi.unvmap_all(part.done)
+        return jax.lax.cond(ended, lambda x: x, advanced, part)
 
     part, _ = jax.lax.scan(lambda part, _: (go_on(part), None), part, length=length)
     return run.ended(part), run.events_of(part)
@@ -156,7 +169,13 @@ class _Run:
         self.ends_run = jnp.array([x.reset is None for x in events])
         self.one_sided = jnp.array([x.one_sided for x in events])
         # Found where a part is traced.
-        self.example: Any = None
+        self.example: dict[str, Any] = {}
+
+    def where(self, on) -> "_Run":
+        """The same run, that depends on nothing unless `on` is true."""
+        run = copy.copy(self)
+        run.problem, run.method = _where((self.problem, self.method), on)
+        return run
 
     # One part.
 
@@ -170,7 +189,7 @@ class _Run:
         touching = self.one_sided & behind.known & (behind.sign < 0)
         undefined = ~jnp.isfinite(begun.value)
         wrong = jnp.any(touching | undefined)
-        target = jnp.where(ready | wrong, part.t, self.end)
+        target = jnp.where(ready | wrong | part.done, part.t, self.end)
         crossing = FirstCrossing.behind(self.fixed.events, behind, part.t)
         search = self._integrated(self.fixed, self.search, crossing, *here, target, None)
         seen = search.result == _OCCURRED
@@ -184,7 +203,7 @@ class _Run:
         found = self._zero(part, behind, until, end, seen, okay)
         times, rows = self._rows(part, integration, end, until, found)
         stats = integration.stats
-        self.counts = all(x in stats for x in Totals.names())
+        self.example["counts"] = all(x in stats for x in Totals.names())
         steps = [stats[x] for x in ("num_steps", "num_accepted_steps")]
         steps += [search.stats["num_steps"], *(stats.get(x, 0) for x in Totals.names())]
         steps = jnp.stack([jnp.asarray(x, int) for x in steps])
@@ -215,8 +234,7 @@ class _Run:
         found = self._integrated(
             self.problem, self.method, None, part.t, part.y, until, ts if ts.size else None
         )
-        if self.example is None:
-            self.example = found.backend, found.why_not
+        self.example |= {"backend": found.backend, "why_not": found.why_not}
         rows = found.rows
         end = found.end, jax.tree.map(lambda x: x[-1], rows[1])
         count = self.row_times.size
@@ -391,15 +409,18 @@ class _Run:
             late = jnp.where(part.result == _SUCCESSFUL, times.end - self.end, 0.0)
             end, time = moved(self.motion, time, end, late), time + late
         ts, rows = self._with_end(ts, rows, time, end)
-        backend, why_not = self.example
         made, kept, searched, *counts = part.steps
         stats = {
             "num_steps": made, "num_accepted_steps": kept, "num_rejected_steps": made - kept,
             "num_search_steps": searched, "max_steps": self.method.max_steps,
         }  # fmt: skip
-        if self.counts:
+        example = self.example
+        if example["counts"]:
             stats |= Totals(*counts).stats()
-        return Integration(backend, ts, rows, time, end[0], stats, part.result, why_not=why_not)
+        return Integration(
+            example["backend"], ts, rows, time, end[0], stats, part.result,
+            why_not=example["why_not"],
+        )  # fmt: skip
 
     def _with_end(self, ts, rows, time, end):
         """Rows, and one for the end of the run behind them where it is asked for."""
@@ -448,6 +469,13 @@ def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool, bool]:
     dtype = jnp.asarray(times.end).dtype
     found = [jnp.zeros(0, dtype), *(jnp.asarray(x, dtype) for x in parts)]
     return jnp.concatenate(found), bool(sub.t1), at_end
+
+
+def _where(tree, on):
+    """A tree as it is, that depends on nothing unless `on` is true, whatever derivatives are."""
+    arrays, rest = eqx.partition(tree, eqx.is_inexact_array)
+    arrays = jax.tree.map(lambda x: jnp.where(on, x, jax.lax.stop_gradient(x)), arrays)
+    return eqx.combine(arrays, rest)
 
 
 def _without_derivatives(x):

@@ -115,6 +115,40 @@ def test_a_batch_has_the_derivatives_of_its_members():
         np.testing.assert_allclose(one, jax.jacrev(lambda x: fifth(x)[2])(start), rtol=1e-10)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["plain", "native"])
+def test_members_that_end_early_or_never_begin_leave_the_derivatives_of_others(backend):
+    """By heights, each of one member, and by a restitution of all: places, events and one NaN.
+
+    The second member flies to the end, the third has no start, the last needs more places.
+    """
+
+    def end(height, restitution):
+        run = bounced(
+            height, restitution, t1=1.5, max_events=2, saveat=END, backend=backend, throw=False
+        )
+        return jnp.where(run.success, run.final_state.v[0], 0.0)
+
+    heights = jnp.array([1.0, 50.0, jnp.nan, 0.2])
+    found = jax.vmap(jax.grad(end, argnums=(0, 1)), (0, None))(heights, 0.8)
+    # `v = e g t1 - g (t - t1) = g ((1 + e) t1 - t)`, behind two impacts or one.
+
+    def exact(height, restitution):
+        """The velocity behind two impacts, by the times of parabolas."""
+        first = jnp.sqrt(2 * height / GRAVITY)
+        second = first * (1 + 2 * restitution)
+        return GRAVITY * (restitution**2 * first - (1.5 - second))
+
+    expected = jax.grad(exact, argnums=(0, 1))(1.0, 0.8)
+    np.testing.assert_allclose([x[0] for x in found], expected, rtol=1e-10)
+    for x in found:
+        np.testing.assert_array_equal(x[1:], 0.0)
+    if backend == "plain":  # a program of its own, which takes a minute to compile
+        return
+    total = jax.grad(lambda e: jnp.sum(jax.vmap(end, (0, None))(heights, e)))(0.8)
+    np.testing.assert_allclose(total, expected[1], rtol=1e-10)
+
+
 class Level(eqx.Module):
     """The first coordinate over a level that rises."""
 
