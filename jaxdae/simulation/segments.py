@@ -175,6 +175,7 @@ class _Run:
         """The same run, that depends on nothing unless `on` is true."""
         run = copy.copy(self)
         run.problem, run.method = _where((self.problem, self.method), on)
+        run.motion = run.problem.motion
         return run
 
     # One part.
