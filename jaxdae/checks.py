@@ -48,7 +48,7 @@ def is_outside() -> bool:
 
 
 def calls_programs() -> bool:
-    """Whether compiled programs are called here as they are: not transformed, nor looked into."""
+    """Whether compiled programs are called here as they are: not transformed, nor read."""
     config: Any = jax.config
     return is_outside() and not (
         config.jax_disable_jit

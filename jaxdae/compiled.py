@@ -103,26 +103,51 @@ class Jitted:
         static, varying = self._separated(arguments, named)
         return self._programs(static, varying).tree(varying)
 
-    def bind(self, *arguments, **named) -> Callable[[], Any]:
+    def bind(self, *arguments, **named) -> "Bound":
         """A call with these arguments, to be made again and again: what varies is found once."""
-        static, varying = self._separated(arguments, named)
-        known: Any = None
-
-        def call():
-            nonlocal known
-            if not calls_programs():
-                return self._programs(static, varying).tree(varying)
-            now = settings()
-            if known is None or known[0]() is not now:
-                known = weakref.ref(now), self._programs.compiled(static, varying)
-            return known[1](*varying).tree(varying)
-
-        return call
+        return Bound(self._programs, *self._separated(arguments, named))
 
     @staticmethod
     def _separated(arguments, named) -> tuple["_Static", list]:
         static, varying = _separated((arguments, named), floats=False)
         return static, [_unchanging(x) for x in varying]
+
+
+class Bound:
+    """A call with its arguments.
+
+    Args:
+        programs: of the function.
+        static: what arguments are beside their arrays.
+        varying: their arrays.
+    """
+
+    def __init__(self, programs: _Programs, static: "_Static", varying: list):
+        self._programs, self._static, self._varying = programs, static, varying
+        self._known: Any = None
+
+    def __call__(self) -> Any:
+        """The function's result."""
+        static, varying = self._static, self._varying
+        if not calls_programs():
+            return self._programs(static, varying).tree(varying)
+        now = settings()
+        if self._known is None or self._known[0]() is not now:
+            self._known = weakref.ref(now), self._programs.compiled(static, varying)
+        return self._known[1](*varying).tree(varying)
+
+    def with_arrays(self, old: list, new: list) -> "Bound | None":
+        """The same with other arrays in the places of some, `None` where they are not one each."""
+        places = [id(x) for x in self._varying]
+        if any(places.count(id(x)) != 1 for x in old):
+            return None
+        varying = list(self._varying)
+        for x, y in zip(old, new, strict=True):
+            varying[places.index(id(x))] = _unchanging(y)
+        other = Bound(self._programs, self._static, varying)
+        if all(_array_kind(x) == _array_kind(y) for x, y in zip(old, new, strict=True)):
+            other._known = self._known
+        return other
 
 
 def jit(function: Callable | None = None, **options) -> Any:

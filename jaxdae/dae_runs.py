@@ -1,5 +1,6 @@
 """Solving differential-algebraic equations: arguments checked and completed, a run, its failure."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -14,6 +15,7 @@ from jaxdae.compiled import jit
 from jaxdae.diagnosis import preconditions
 from jaxdae.diagnosis.dae_failure import describe_dae_failure
 from jaxdae.diagnosis.failure import SimulationError
+from jaxdae.diagnosis.iterations import unsolved_steps
 from jaxdae.memory import kinds, Memory
 from jaxdae.results.dae_trajectory import DAETrajectory
 from jaxdae.runs import meter_of, run_direction, run_times, with_backend, with_checked_times
@@ -114,8 +116,15 @@ def solve(
     if throw and not is_eager(problem):
         return _raising(problem, method, kinds(problem.parts))
     found = solved(problem, method)
-    if throw and are_known(found.result_code) and not bool(found.success):
-        raise SimulationError(describe_dae_failure(found))
+    if not (throw and are_known(found.result_code)):
+        return found
+    failed = not bool(found.success)
+    unsolved = unsolved_steps(found.stats, method.solver, failed=failed)
+    if failed:
+        message = describe_dae_failure(found)
+        raise SimulationError(message if unsolved is None else f"{message} {unsolved.message}")
+    if unsolved is not None:
+        warnings.warn(unsolved.message, RuntimeWarning, stacklevel=2)
     return found
 
 
