@@ -134,25 +134,6 @@ def test_a_step_beyond_the_limit_is_warned_of():
 
 
 @pytest.mark.slow
-def test_derivatives_in_both_modes_are_those_of_the_plain_program():
-    def end(speed, adjoint=None, backend: Any = "auto"):
-        state = eqx.tree_at(lambda x: x.v, START, speed * START.v)
-        made = run(state, dt=0.05, solver=AdamsBashforth(4), adjoint=adjoint, backend=backend)
-        return made.q[-1, 0] + made.multipliers[-1, 0]
-
-    reverse = jax.grad(end)(1.0)
-    for adjoint in (None, diffrax.ForwardMode()):
-        forward = jax.jvp(lambda x, a=adjoint: end(x, a), (1.0,), (1.0,))[1]
-        np.testing.assert_allclose(forward, reverse, rtol=1e-12)
-    np.testing.assert_allclose(jax.grad(end)(1.0, None, "plain"), reverse, rtol=1e-12)
-    h = 1e-3
-    near, far = (end(1 + x, None, "plain") - end(1 - x, None, "plain") for x in (h, 2 * h))
-    np.testing.assert_allclose(reverse, (8 * near - far) / (12 * h), rtol=1e-9)
-    with pytest.raises(jaxdae.BackendError, match="hand a state from one to the next"):
-        jax.grad(end)(1.0, None, "native")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_backward_in_time_single_precision_and_rows_between(backend):
     options: dict[str, Any] = {"dt": 0.01, "solver": AdamsBashforth(4), "backend": backend}
