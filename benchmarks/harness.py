@@ -31,7 +31,7 @@ T = TypeVar("T")
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (
     "jaxdae", "jax", "diffrax", "llvmlite", "numpy", "scipy", "casadi", "heyoka", "sundials4py",
-    "scikit-sundae", "exudyn", "mujoco", "mujoco-mjx", "solve_dae",
+    "scikit-sundae", "exudyn", "mujoco", "mujoco-mjx", "solve_dae", "assimulo-testing",
 )  # fmt: skip
 
 
@@ -92,12 +92,14 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
     return iter(tqdm(items, desc=what, total=total, leave=False, disable=None))
 
 
-def seconds(call: Callable[[], Any], count: int = 1) -> float:
+def seconds(
+    call: Callable[[], Any], count: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """Time of one call, its result ready, from `count` of them [s]."""
-    began = time.perf_counter()
+    began = clock()
     for _ in range(count):
         jax.block_until_ready(call())
-    return (time.perf_counter() - began) / count
+    return (clock() - began) / count
 
 
 def interleaved(
@@ -105,6 +107,7 @@ def interleaved(
     rounds: int,
     least: float = 0.005,
     spend: float = 5.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Any, list[float]]:
     """Times of calls [s], taken in turn so that a busy machine slows all of them.
 
@@ -113,6 +116,8 @@ def interleaved(
         rounds: number of times for each, at least.
         least: a time is that of so many calls that they take about this long [s].
         spend: more rounds, up to 25, where they take no longer than this in all [s].
+        clock: by the wall, or `time.process_time`, of the processors, which other work on the
+            machine disturbs less.
     """
     once = {key: seconds(call) for key, call in calls.items()}
     counts = {key: max(1, round(least / once[key])) for key in calls}
@@ -122,7 +127,7 @@ def interleaved(
     results: dict[Any, list[float]] = {key: [] for key in calls}
     turns = [key for _ in range(rounds) for key in calls]
     for key in progress(turns, "timing"):
-        results[key].append(seconds(calls[key], counts[key]))
+        results[key].append(seconds(calls[key], counts[key], clock))
     return results
 
 

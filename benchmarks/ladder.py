@@ -28,6 +28,8 @@ class Point:
         setup_s: time to build and compile [s].
         error: largest difference from the reference, relative to 1 + |y|.
         once_s: time of one run [s].
+        steps: that the code tried in a run, where it counts them.
+        evaluations: of the right-hand side in a run, where it counts them.
     """
 
     code: str
@@ -37,6 +39,8 @@ class Point:
     setup_s: float = 0.0
     error: float = np.inf
     once_s: float = 0.0
+    steps: int | None = None
+    evaluations: int | None = None
 
 
 def relative_error(results: np.ndarray, wanted: np.ndarray) -> float:
@@ -88,14 +92,17 @@ def _checked(run: Run, wanted: np.ndarray) -> Point:
     """A code and what its result is worth; the code and its setting are filled in later."""
     began = time.perf_counter()
     size = relative_error(run.solve(), wanted)
-    return Point("", "", run.solve, None, run.setup_s, size, time.perf_counter() - began)
+    taken = time.perf_counter() - began
+    return Point("", "", run.solve, None, run.setup_s, size, taken, **(run.work or {}))
 
 
-def timed(problem: str, points: list[Point], rounds: int) -> list[dict[str, Any]]:
+def timed(
+    problem: str, points: list[Point], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> list[dict[str, Any]]:
     """Rows of a table: the points with their times `seconds` and what `harness.spread` says."""
     able = {(x.code, x.setting): x for x in points if x.solve is not None}
     quick: dict = {key: x.solve for key, x in able.items() if x.once_s <= SLOW}
-    times = harness.interleaved(quick, rounds)
+    times = harness.interleaved(quick, rounds, clock=clock)
     taken = len(next(iter(times.values()), range(rounds)))
     times |= {key: [x.once_s] * taken for key, x in able.items() if key not in quick}
     rows = []

@@ -61,6 +61,44 @@ def squared_lengths(corners, anchors):
     return jnp.concatenate([jnp.sum(sides**2, axis=1), jnp.sum(rods**2, axis=1)])
 
 
+# Of the Fekete problem: how many particles in a row, latitude, longitude before the first [rad].
+ROWS = (
+    (3, 3 * np.pi / 8, np.pi / 13),
+    (7, np.pi / 8, np.pi / 29),
+    (6, -2 * np.pi / 15, np.pi / 7),
+    (4, -3 * np.pi / 10, np.pi / 17 - np.pi / 2),
+)
+
+
+class Particles(System):
+    """Unit masses on the unit sphere that repel each other, in a medium of viscous friction.
+
+    `V = -sum_(i<j) log |p_i - p_j|`, `D = |v|^2 / 4`: the Fekete problem of the test set.
+    """
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def mass_matrix(self, t, q):
+        del t
+        return jnp.eye(q.size, dtype=q.dtype)
+
+    def potential_energy(self, t, q):
+        del t
+        first, second = np.triu_indices(q.size // 3, 1)
+        apart = q.reshape(-1, 3)[first] - q.reshape(-1, 3)[second]
+        return -0.5 * jnp.sum(jnp.log(jnp.sum(apart**2, axis=1)))
+
+    def dissipation(self, t, q, v):
+        del t, q
+        return 0.25 * v @ v
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.sum(q.reshape(-1, 3) ** 2, axis=1) - 1.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A problem, and the same problem for this library.
@@ -123,6 +161,19 @@ def flexible_slider_crank() -> Case:
     """The slider-crank with an elastic rod over the horizon of the test set, critically damped."""
     gains = [2 * CHAIN_RATE] * 3, [CHAIN_RATE**2] * 3
     return _case("flexible-slider-crank", FlexibleSliderCrank(), 0.1, *gains)
+
+
+def fekete() -> Case:
+    """Twenty particles that come to rest on a sphere, over the horizon of the test set."""
+    places = []
+    for count, latitude, first in ROWS:
+        angles = 2 * np.pi * np.arange(1, count + 1) / count + first
+        flat = np.cos(latitude) * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        places.append(np.column_stack([flat, np.full(count, np.sin(latitude))]))
+    start = jnp.asarray(np.concatenate(places).ravel()), jnp.zeros(60)
+    # As slow as the motion, so that violations do not shorten the steps of explicit methods.
+    gains = [2.0] * 20, [1.0] * 20
+    return _case("fekete", Particles(), 1000.0, *gains, given=start)
 
 
 def plate() -> Case:

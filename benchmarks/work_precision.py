@@ -2,20 +2,24 @@
 
 Error against time, steps and right-hand sides over ladders of tolerances (of steps where steps are
 fixed), on problems of the test set for initial value problems and on chains. The error is the
-largest of `|y - y_ref| / (1 + |y_ref|)` over the final (q, v). The reference is that of the test
-set where it has one of twelve digits, else `Projected(Dopri8())` at a tolerance of 1e-13.
+largest of `|y - y_ref| / (1 + |y_ref|)` over the final (q, v), or of what else is published. The
+reference is that of the test set where it has digits enough, else `Projected(Dopri8())` at a
+tolerance of 1e-13. Of Robertson's reactions errors are relative to `1e-8 + |y_ref|`, and so are
+the tolerances of all codes.
 
 A row has `steps`, tried ones, and `evaluations` of the right-hand side: of explicit methods and of
-Rodas5P by their stages, of methods that iterate counted in one more run on the plain backend, each
-stage of each iteration, and those that derivatives take. Times depend on what else the machine
-does; steps and evaluations do not.
+Rodas5P by their stages, of codes in C as these count them, of our methods that iterate the stages
+of all iterations where these are counted; without those that Jacobians take.
+Times are of the processors, which other work on the machine disturbs less than the clock.
 
     python benchmarks/work_precision.py
     python benchmarks/work_precision.py --problems car-axis --quick
 """
 
 import dataclasses
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +30,12 @@ import jax.numpy as jnp
 import ladder
 import numpy as np
 import optimistix as optx
-from competitors import casadi_codes, exudyn_codes, python_codes
+import testset
+from competitors import c_codes, casadi_codes, exudyn_codes, implicit_codes, python_codes
 from competitors.base import Problem, Run
-from problems import andrews, car_axis, Case, chain, flexible_slider_crank
+from problems import andrews, car_axis, Case, chain, fekete, flexible_slider_crank
 
-from jaxdae import simulate, State, System
+from jaxdae import consistent_start, simulate, solve, State
 from jaxdae.formulations import (
     AugmentedLagrangian,
     Hamiltonian,
@@ -46,25 +51,46 @@ from jaxdae.solvers import GeneralizedAlpha, HalfExplicit, Projected, RadauIIA, 
 from jaxdae.tables import table
 
 TARGETS = (1e-4, 1e-7)
-TOLERANCES = (1e-4, 1e-6, 1e-8, 1e-10)
+TOLERANCES = tuple(10.0**-i for i in range(3, 12))
 STEPS = (250, 1000, 4000)
 # Of methods of low order.
 COARSE = (1e-4, 1e-5, 1e-6)
 MAX_STEPS = 200_000
-PROBLEMS: dict[str, Callable[[], Case]] = {
+MECHANISMS: dict[str, Callable[[], Case]] = {
     "pendulum": lambda: chain(1, t1=5.0),
     "andrews": andrews,
     "car-axis": car_axis,
     "flexible-slider-crank": flexible_slider_crank,
+    "fekete": fekete,
     "chain-20": lambda: chain(20),
+}
+EQUATIONS: dict[str, Callable[[], testset.Equations]] = {
+    "wheelset": testset.wheelset,
+    "transistor-amplifier": testset.transistor_amplifier,
+    "ring-modulator": testset.ring_modulator,
+    "akzo-nobel": testset.akzo_nobel,
+    "robertson": testset.robertson,
+}
+PROBLEMS = MECHANISMS | EQUATIONS
+of_mechanism = implicit_codes.of_mechanism
+IN_C: dict[str, Callable[[Problem, float], Run]] = {
+    "C, DOP853": c_codes.dop853,
+    "C, SUNDIALS CVODE Adams": c_codes.cvode_adams,
+    "C, SUNDIALS CVODE BDF": lambda p, x: implicit_codes.cvode(of_mechanism(p, "explicit"), x),
+    "C, SUNDIALS IDA, index 1": lambda p, x: implicit_codes.ida(of_mechanism(p, "index 1"), x),
+    "C, RADAU5, explicit form": lambda p, x: implicit_codes.radau5(of_mechanism(p, "explicit"), x),
+    "C, RADAU5, index 3": lambda p, x: implicit_codes.radau5(of_mechanism(p, "index 3"), x),
 }
 OTHERS: dict[str, Callable[[Problem, float], Run]] = {
     "SciPy DOP853": python_codes.dop853,
     "SciPy Radau": python_codes.scipy_radau,
-    "SUNDIALS IDA (sundae)": python_codes.sundae_ida,
     "CasADi IDAS": casadi_codes.idas,
-    "CasADi CVODES BDF": casadi_codes.cvodes_bdf,
     "solve_dae Radau IIA": python_codes.radau,
+}
+OF_EQUATIONS: dict[str, Callable[[implicit_codes.System, float], Run]] = {
+    "C, SUNDIALS IDA": implicit_codes.ida,
+    "C, SUNDIALS CVODE BDF": implicit_codes.cvode,
+    "C, RADAU5": implicit_codes.radau5,
 }
 
 
@@ -76,7 +102,7 @@ class Method:
         solver: of this library or of diffrax.
         formulation: made for a case.
         settings: tolerances, or numbers of fixed steps.
-        each: evaluations of the right-hand side in a step; `None` where that is to be counted.
+        each: evaluations of the right-hand side in a step, or in a Newton iteration.
     """
 
     solver: Any
@@ -113,8 +139,8 @@ METHODS: dict[str, Method] = {
         Projected(diffrax.Dopri8()), lambda _: Multipliers(solve=SparseSolve()), each=13
     ),
     "HalfExplicit": Method(HalfExplicit(), _plain, each=12),
-    "RadauIIA": Method(RadauIIA(), _plain),
-    "GeneralizedAlpha": Method(GeneralizedAlpha(0.8), _plain, COARSE),
+    "RadauIIA": Method(RadauIIA(), _plain, each=3),
+    "GeneralizedAlpha": Method(GeneralizedAlpha(0.8), _plain, COARSE, 1),
     "Rattle 4": Method(Rattle(order=4), _plain, STEPS),
     "Rodas5P, Multipliers": Method(Rodas5P(), _stabilized, each=8),
     "Kvaerno5, Multipliers": Method(_KVAERNO, _stabilized),
@@ -126,33 +152,8 @@ FEW = (
 )  # fmt: skip
 
 
-class Counted(System):
-    """A system whose evaluations of the forces are counted.
-
-    Args:
-        system: the system itself.
-        count: called at each.
-    """
-
-    system: System
-    count: Any
-
-    def __getattribute__(self, name):
-        own = ("system", "count", "force", "__class__", "__dict__")
-        if name in own or name.startswith("_"):
-            return super().__getattribute__(name)
-        return getattr(super().__getattribute__("system"), name)
-
-    def force(self, t, q, v, w, u):
-        jax.debug.callback(self.count)
-        return self.system.force(t, q, v, w, u)
-
-    def kinetic_energy(self, t, q, v):
-        return self.system.kinetic_energy(t, q, v)
-
-
 def run_of(case: Case, method: Method, fixed: bool, backend: Any = "auto") -> Callable:
-    """A compiled function from a setting to the final (q, v), steps, and whether it got there."""
+    """A compiled function from a start and a setting to the final (q, v), and statistics."""
 
     def one(system, y, setting):
         n = len(case.problem.q)
@@ -166,7 +167,7 @@ def run_of(case: Case, method: Method, fixed: bool, backend: Any = "auto") -> Ca
             saveat=diffrax.SaveAt(t1=True), max_steps=MAX_STEPS, **how,
         )  # fmt: skip
         end = jnp.concatenate([run.q[-1], run.v[-1]])
-        return jnp.where(run.success, end, jnp.nan), run.stats["num_steps"]
+        return jnp.where(run.success, end, jnp.nan), run.stats
 
     if not fixed:
         compiled = jax.jit(one)
@@ -178,52 +179,50 @@ def run_of(case: Case, method: Method, fixed: bool, backend: Any = "auto") -> Ca
     )(y)
 
 
-def climbed(case: Case, name: str, method: Method, wanted, counts: dict) -> list[ladder.Point]:
-    """Points of one of our methods; what it took goes to `counts`."""
-    code, y = f"jaxdae, {name}", jnp.asarray(case.problem.y)
-    fixed = method.settings is STEPS
+def climbed(case: Case, name: str, method: Method, wanted) -> list[ladder.Point]:
+    """Points of one of our methods."""
+    y, fixed = jnp.asarray(case.problem.y), method.settings is STEPS
     run = run_of(case, method, fixed)
 
-    def make(setting):
+    def make(setting) -> Run:
         solve = lambda: np.asarray(run(y, setting)[0])  # noqa: E731
-        results = ladder.called_once(solve)
-        end, steps = run(y, setting)
-        if not np.isfinite(end).all():
-            raise RuntimeError(f"did not reach the end in {MAX_STEPS} steps, or stopped")
-        each = method.each
-        evaluations = int(steps) * each if each else counted(case, method, fixed, setting)
-        counts[code, ladder.name(setting)] = {"steps": int(steps), "evaluations": evaluations}
-        return results
+        ready = ladder.called_once(solve)
+        return dataclasses.replace(ready, work=work_of(run(y, setting), method.each))
 
-    return ladder.climb(code, make, method.settings, wanted)
+    return ladder.climb(f"jaxdae, {name}", make, method.settings, wanted)
 
 
-def counted(case: Case, method: Method, fixed: bool, setting) -> int | None:
-    """Evaluations of the right-hand side in one run; `None` where they cannot be counted."""
-    seen = [0]
+def work_of(found, each: int | None) -> dict[str, int | None]:
+    """What a run took, which is an error where it did not reach its end."""
+    end, stats = found
+    if not np.isfinite(end).all():
+        raise RuntimeError(f"did not reach the end in {MAX_STEPS} steps, or stopped")
+    steps = int(stats["num_steps"])
+    iterations = int(stats.get("num_iterations", steps))
+    return {"steps": steps, "evaluations": iterations * each if each else None}
 
-    def count():
-        seen[0] += 1
 
-    system = Counted(case.system, count)
-    other = dataclasses.replace(case, system=system)
-    n, how = len(case.problem.q), {}
-    if fixed:
-        how["dt"] = case.problem.t1 / setting
-    else:
-        how["stepsize_controller"] = diffrax.PIDController(rtol=setting, atol=setting)
-    y = jnp.asarray(case.problem.y)
-    try:
-        simulate(
-            other.system, method.formulation(case), State(y[:n], y[n:]), t1=case.problem.t1,
-            solver=method.solver, saveat=diffrax.SaveAt(t1=True), max_steps=MAX_STEPS,
-            backend="plain", throw=False, **how,
+def climbed_equations(equations: testset.Equations, wanted) -> list[ladder.Point]:
+    """Points of this library on equations that are no mechanism's."""
+    dae, *given = testset.declared(equations)
+    if equations.index[1]:  # starts are published to few digits
+        given = consistent_start(dae, *given)
+
+    @jax.jit
+    def run(start, tolerance):
+        control = diffrax.PIDController(rtol=tolerance, atol=equations.floor * tolerance)
+        found = solve(
+            dae, *start, t1=equations.t1, stepsize_controller=control, throw=False,
+            saveat=diffrax.SaveAt(t1=True), max_steps=MAX_STEPS, start_tolerance=None,
         )  # fmt: skip
-        jax.effects_barrier()
-    except Exception as error:
-        print(f"  not counted: {type(error).__name__}: {str(error)[:80]}", flush=True)
-        return None
-    return seen[0]
+        return jnp.where(found.success, testset.final(equations, found), jnp.nan), found.stats
+
+    def make(tolerance) -> Run:
+        solved = lambda: equations.measured(run(given, tolerance)[0])  # noqa: E731
+        ready = ladder.called_once(solved)
+        return dataclasses.replace(ready, work=work_of(run(given, tolerance), 3))
+
+    return ladder.climb("jaxdae, RadauIIA", make, TOLERANCES, wanted)
 
 
 def reference(case: Case) -> np.ndarray:
@@ -235,31 +234,59 @@ def reference(case: Case) -> np.ndarray:
     return np.asarray(run_of(case, method, fixed=False)(jnp.asarray(case.problem.y), 1e-13)[0])
 
 
-def measure(case: Case, args: Any) -> list[dict[str, Any]]:
+def measure(name: str, args: Any) -> list[dict[str, Any]]:
     """Time every code and setting on one problem."""
-    wanted, counts = reference(case), {}
-    print(f"{case.problem.name}: {len(case.problem.q)} coordinates", flush=True)
-    points = []
+    print(name, flush=True)
+    if name in EQUATIONS:
+        equations = EQUATIONS[name]()
+        points, others = points_of_equations(equations, args)
+    else:
+        points, others = points_of_mechanism(MECHANISMS[name](), args)
+    # Of what takes little the least time needs many rounds.
+    quick = points + [x for x in others if x.code.startswith("C, ")]
+    slow = [x for x in others if not x.code.startswith("C, ")]
+    rows = ladder.timed(name, quick, 3 * args.repetitions, time.process_time)
+    return rows + ladder.timed(name, slow, args.repetitions, time.process_time)
+
+
+def points_of_equations(equations: testset.Equations, args: Any):
+    """Ours, and those of other codes."""
+    wanted = equations.end / equations.floor
+    points = climbed_equations(equations, wanted)
+    told(points)
+    others = []
+    for name, make in () if args.alone else OF_EQUATIONS.items():
+        if name.endswith("BDF") and not np.array_equal(equations.mass, np.eye(len(equations.mass))):
+            continue  # for ordinary differential equations
+        make = partial(lambda f, x: f(implicit_codes.of_equations(equations), x), make)
+        others += told(ladder.climb(name, make, TOLERANCES, wanted))
+    return points, others
+
+
+def points_of_mechanism(case: Case, args: Any):
+    """Ours, and those of other codes."""
+    wanted, points, others = reference(case), [], []
     for name, method in METHODS.items():
         chosen = args.methods or (FEW if args.quick else METHODS)
         if name not in chosen:
             continue
-        if "sparse" in name and case.problem.mechanism != "chain":
+        if "sparse" in name and case.problem.mechanism not in ("chain", "fekete"):
             continue  # for chains, trees and nets of bodies
-        points += climbed(case, name, method, wanted, counts)
-        print(f"  {name}: {points[-1].missing or f'{points[-1].error:.1e}'}", flush=True)
-    others = []
-    for name, make in () if args.alone else OTHERS.items():
-        others += ladder.climb(name, lambda x, f=make: f(case.problem, x), TOLERANCES, wanted)
-        print(f"  {name}: {others[-1].missing or f'{others[-1].error:.1e}'}", flush=True)
-    if not args.alone:
-        make = lambda x: exudyn_codes.generalized_alpha(case.problem, x)  # noqa: E731
-        others += ladder.climb("Exudyn generalized-alpha", make, STEPS, wanted)
-    # Ours take so little that their least time needs many rounds.
-    rows = ladder.timed(case.problem.name, points, 3 * args.repetitions)
-    rows += ladder.timed(case.problem.name, others, args.repetitions)
-    none = {"steps": None, "evaluations": None}
-    return [row | counts.get((row["code"], row["setting"]), none) for row in rows]
+        points += told(climbed(case, name, method, wanted))
+    codes = {} if args.alone else IN_C if args.quick else IN_C | OTHERS
+    for name, make in codes.items():
+        others += told(ladder.climb(name, partial(make, case.problem), TOLERANCES, wanted))
+    if not (args.alone or args.quick):
+        make = partial(exudyn_codes.generalized_alpha, case.problem)
+        others += told(ladder.climb("Exudyn generalized-alpha", make, STEPS, wanted))
+    return points, others
+
+
+def told(points: list[ladder.Point]) -> list[ladder.Point]:
+    """The points, after a line of what came of them."""
+    last = points[-1]
+    print(f"  {last.code}: {last.missing or f'{last.error:.1e}'}", flush=True)
+    return points
 
 
 def coarsest(own: list[dict[str, Any]], target: float) -> dict[str, Any] | None:
@@ -308,11 +335,9 @@ def drawn(rows: list[dict[str, Any]]):
             shown = [(r["error"], r[key]) for r in own if r[key]]
             if shown:
                 ax.loglog(*zip(*shown, strict=True), label=code.removeprefix("jaxdae, "), **style)
-    for ax, label in zip(
-        axes, ("time of one run [s], least of the rounds", "right-hand sides"), strict=True
-    ):
+    for ax, label in zip(axes, ("processor time of one run [s]", "right-hand sides"), strict=True):
         ax.invert_xaxis()
-        ax.set(xlabel="error of the final (q, v), relative to 1 + |y|", ylabel=label)
+        ax.set(xlabel="error at the end, relative to 1 + |y|", ylabel=label)
         ax.grid(alpha=0.3, which="major")
     figure.suptitle(f"{rows[0]['problem']}: work against precision (dashed: other codes)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -332,15 +357,15 @@ def main() -> None:
     rows, lines = [], []
     with harness.scratch_folder():
         for name in args.problems:
-            own = measure(PROBLEMS[name](), args)
-            rows += [{**row, "problem": name} for row in own]
-            lines += summary([{**row, "problem": name} for row in own])
+            own = measure(name, args)
+            rows += own
+            lines += summary(own)
     headings = ["problem", "code"]
     for target in TARGETS:
         headings += [f"ms at {target:.0e}", "steps", "right-hand sides"]
     print("\n" + table([*headings, "least error", "note"], lines))
     path: Path = args.out or harness.RESULTS / f"work_precision{args.some}.json"
-    timed = "one run, on the clock, the machine shared with other work: the least of the rounds"
+    timed = "one run, time of the processors, the machine shared with other work"
     harness.finish("work_precision", args, rows, timed)
     for name in args.problems:
         figure = drawn([r for r in rows if r["problem"] == name])

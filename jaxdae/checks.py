@@ -47,6 +47,17 @@ def is_outside() -> bool:
     return get_opaque_trace_state() == _OUTSIDE
 
 
+def calls_programs() -> bool:
+    """Whether compiled programs are called here as they are: not transformed, nor read."""
+    config: Any = jax.config
+    return is_outside() and not (
+        config.jax_disable_jit
+        or config.jax_debug_nans
+        or config.jax_debug_infs
+        or config.jax_check_tracer_leaks
+    )
+
+
 def is_eager(*values) -> bool:
     """Whether numbers of `values` are known, and operations on them computed at once."""
     # Inside of a transformation that none of the values takes part in they are, too.

@@ -1,8 +1,10 @@
-"""Compiled programs, apart for values that Python alone takes for equal: 1, 1.0 and True."""
+"""Compiled programs, apart for values that Python alone takes for equal: 1, 1.0 and True.
 
-import dataclasses
+Programs are compiled ahead and called without what JAX would keep beside them: the trace of a
+program, of all that it calls and of all derivatives, takes as much memory as the program.
+"""
+
 import functools
-import math
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,44 +15,61 @@ import jax.extend.core as jex
 import numpy as np
 from jax import dtypes
 
-from jaxdae.checks import are_known
+from jaxdae.checks import are_known, calls_programs
+from jaxdae.memory import kinds, Memory, settings
+
+# Programs of one function, and traces of one that is shared, that are kept.
+_MOST_PROGRAMS, _MOST_TRACES = 1024, 128
 
 
-def kinds(value: Any) -> Any:
-    """Types of a value and of all in it, and signs of zeros: what equality does not compare."""
-    if type(value) in _PLAIN:
-        return type(value)
-    # Modules do not change, and to look through one takes as long as to call a program.
-    known = _KINDS.get(id(value))
-    if known is not None:
-        return known[0]
-    if isinstance(value, tuple | list):
-        return (type(value), *map(kinds, value))
-    if isinstance(value, dict):
-        return (dict, *((x, kinds(x), kinds(y)) for x, y in value.items()))
-    if isinstance(value, set | frozenset):
-        return (type(value), frozenset((x, kinds(x)) for x in value))
-    if isinstance(value, eqx.Module):
-        result, forget = _of_fields(value), functools.partial(_KINDS.pop, id(value), None)
-        _KINDS[id(value)] = result, weakref.ref(value, lambda _: forget())
-        return result
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _of_fields(value)
-    if eqx.is_array(value):
-        return jax.Array  # known or traced
-    if isinstance(value, float) and value == 0:
-        return (type(value), math.copysign(1.0, value))
-    return type(value)
+class _Programs:
+    """Programs of a function of static and varying arguments.
+
+    Args:
+        function: of a `_Static` and as many arrays as that says.
+        name: of the programs.
+        options: of `jax.jit`.
+    """
+
+    def __init__(self, function: Callable, name: str, options: dict[str, Any]):
+        self._function, self._name, self._options = function, name, options
+        self._traced = jax.jit(self._named(function), static_argnums=0, **options)
+        self._kept = Memory(_MOST_PROGRAMS)
+
+    def _named(self, function: Callable) -> Callable:
+        def call(*arguments):
+            return function(*arguments)
+
+        call.__name__ = call.__qualname__ = self._name
+        return call
+
+    def __call__(self, static: "_Static", varying: list) -> Any:
+        """The function's result."""
+        if not calls_programs():
+            return self._traced(static, *varying)
+        try:
+            hash(static)
+        except TypeError:  # JAX says so in its own words
+            return self._traced(static, *varying)
+        return self.compiled(static, varying)(*varying)
+
+    def compiled(self, static: "_Static", varying: list) -> Callable:
+        """The program for arguments that are known, a function of what varies."""
+        key = static, *map(_array_kind, varying)
+        return self._kept.get(key, None, lambda: self.traced(static, varying).lower().compile())
+
+    def traced(self, static: "_Static", varying: list) -> Any:
+        """A trace that lives no longer than its result: JAX keeps it as long as the function."""
+        function = self._named(functools.partial(self._function, static))
+        return jax.jit(function, **self._options).trace(*varying)
 
 
-_PLAIN = {bool, int, str, type(None)}
-# Of modules that live, by their identity, with what ends the entry when they do.
-_KINDS: dict[int, tuple[Any, Any]] = {}
-
-
-def _of_fields(value: Any) -> tuple:
-    names = (x.name for x in dataclasses.fields(value))
-    return (type(value), *(kinds(getattr(value, x, None)) for x in names))
+def _array_kind(x) -> tuple:
+    """What a program knows of an array: shape and type, and where it is, if there are choices."""
+    if not isinstance(x, jax.Array):
+        return (float,) if type(x) is float else (x.shape, x.dtype, False)
+    kind: tuple = x.shape, x.dtype, getattr(x, "weak_type", False)
+    return kind if jax.device_count() == 1 else (*kind, x.sharding, x.committed)
 
 
 class Jitted:
@@ -77,18 +96,58 @@ class Jitted:
             arrays = [x for x, c in zip(leaves, computed, strict=True) if c]
             return _Result(arrays, structure, rest)
 
-        of_leaves.__name__ = of_leaves.__qualname__ = getattr(function, "__name__", "of_leaves")
-        self._compiled = jax.jit(of_leaves, static_argnums=0, **options)
+        self._programs = _Programs(of_leaves, getattr(function, "__name__", "of_leaves"), options)
 
     def __call__(self, *arguments, **named) -> Any:
         """The function's result, by the compiled program."""
-        return self.bind(*arguments, **named)()
+        static, varying = self._separated(arguments, named)
+        return self._programs(static, varying).tree(varying)
 
-    def bind(self, *arguments, **named) -> Callable[[], Any]:
+    def bind(self, *arguments, **named) -> "Bound":
         """A call with these arguments, to be made again and again: what varies is found once."""
+        return Bound(self._programs, *self._separated(arguments, named))
+
+    @staticmethod
+    def _separated(arguments, named) -> tuple["_Static", list]:
         static, varying = _separated((arguments, named), floats=False)
-        varying = [_unchanging(x) for x in varying]
-        return lambda: self._compiled(static, *varying).tree(varying)
+        return static, [_unchanging(x) for x in varying]
+
+
+class Bound:
+    """A call with its arguments.
+
+    Args:
+        programs: of the function.
+        static: what arguments are beside their arrays.
+        varying: their arrays.
+    """
+
+    def __init__(self, programs: _Programs, static: "_Static", varying: list):
+        self._programs, self._static, self._varying = programs, static, varying
+        self._known: Any = None
+
+    def __call__(self) -> Any:
+        """The function's result."""
+        static, varying = self._static, self._varying
+        if not calls_programs():
+            return self._programs(static, varying).tree(varying)
+        now = settings()
+        if self._known is None or self._known[0]() is not now:
+            self._known = weakref.ref(now), self._programs.compiled(static, varying)
+        return self._known[1](*varying).tree(varying)
+
+    def with_arrays(self, old: list, new: list) -> "Bound | None":
+        """The same with other arrays in the places of some, `None` where they are not one each."""
+        places = [id(x) for x in self._varying]
+        if any(places.count(id(x)) != 1 for x in old):
+            return None
+        varying = list(self._varying)
+        for x, y in zip(old, new, strict=True):
+            varying[places.index(id(x))] = _unchanging(y)
+        other = Bound(self._programs, self._static, varying)
+        if all(_array_kind(x) == _array_kind(y) for x, y in zip(old, new, strict=True)):
+            other._known = self._known
+        return other
 
 
 def jit(function: Callable | None = None, **options) -> Any:
@@ -152,7 +211,7 @@ def shared(function: Callable) -> Callable:
     Differentiating a system is most of the work of tracing one; fields, multipliers, warnings and
     adjoints, of all formulations, need the same derivatives. Programs do not see it: the operations
     are written into them one by one, each with the line it comes from. Outside of programs it is
-    compiled. Like what `jax.jit` traced, traces last until `jax.clear_caches()`.
+    compiled. The last traces are kept, until `jax.clear_caches()`.
 
     Args:
         function: of any arguments; arrays and floats among them vary, all else is part of the key.
@@ -162,8 +221,7 @@ def shared(function: Callable) -> Callable:
         arguments, named = static.rebuilt(varying)
         return function(*arguments, **named)
 
-    of_leaves.__name__ = of_leaves.__qualname__ = function.__name__
-    compiled = jax.jit(of_leaves, static_argnums=0)
+    programs, traces = _Programs(of_leaves, function.__name__, {}), Memory(_MOST_TRACES)
 
     @functools.wraps(function)
     def call(*arguments, **named):
@@ -173,12 +231,19 @@ def shared(function: Callable) -> Callable:
         except TypeError:
             return function(*arguments, **named)
         if are_known(*varying):
-            return compiled(static, *varying)
-        traced = compiled.trace(static, *varying)
-        if len(traced.jaxpr.in_avals) > len(varying):  # a function in them knows traced numbers
+            return programs(static, varying)
+
+        def trace():
+            traced = programs.traced(static, varying)
+            if len(traced.jaxpr.in_avals) > len(varying):  # a function in them knows traced numbers
+                return None
+            return traced.jaxpr, jax.tree.structure(traced.out_info)
+
+        known = traces.get((static, *map(jax.typeof, varying)), None, trace)
+        if known is None:
             return function(*arguments, **named)
-        results = jex.jaxpr_as_fun(traced.jaxpr)(*varying)
-        return jax.tree.unflatten(jax.tree.structure(traced.out_info), results)
+        jaxpr, structure = known
+        return jax.tree.unflatten(structure, jex.jaxpr_as_fun(jaxpr)(*varying))
 
     return call
 

@@ -1,5 +1,6 @@
 """Solving differential-algebraic equations: arguments checked and completed, a run, its failure."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -10,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.checks import are_known, is_eager
-from jaxdae.compiled import jit, kinds
+from jaxdae.compiled import jit
 from jaxdae.diagnosis import preconditions
 from jaxdae.diagnosis.dae_failure import describe_dae_failure
 from jaxdae.diagnosis.failure import SimulationError
-from jaxdae.memory import Memory
+from jaxdae.diagnosis.iterations import unsolved_steps
+from jaxdae.memory import kinds, Memory
 from jaxdae.results.dae_trajectory import DAETrajectory
 from jaxdae.runs import meter_of, run_direction, run_times, with_backend, with_checked_times
 from jaxdae.simulation.backends import Backend
@@ -27,7 +29,7 @@ from jaxdae.solvers.grid import with_known_ends
 from jaxdae.solvers.radau import RadauIIA
 from jaxdae.systems.calls import check_instance, described
 from jaxdae.systems.checks import check_tolerance
-from jaxdae.systems.dae import DAE
+from jaxdae.systems.dae import DAE, Variables
 from jaxdae.systems.dae_checks import as_variables, check_shapes, index_of
 from jaxdae.systems.dae_equations import DAEEquations, dtype_of
 from jaxdae.systems.dae_start import check_start
@@ -105,7 +107,37 @@ def solve(
         TypeError: before any work, for an argument of the wrong kind.
         BackendError: when the native backend is asked for and cannot serve.
     """
-    given = as_variables(dae, y, z)
+    problem, method = prepare(
+        dae, Variables(y, z), t0=t0, t1=t1, dt=dt, solver=solver,
+        stepsize_controller=stepsize_controller, saveat=saveat, controller=controller,
+        adjoint=adjoint, backend=backend, progress=progress, throw=throw,
+        start_tolerance=start_tolerance, max_steps=max_steps,
+    )  # fmt: skip
+    if throw and not is_eager(problem):
+        return _raising(problem, method, kinds(problem.parts))
+    found = solved(problem, method)
+    if not (throw and are_known(found.result_code)):
+        return found
+    failed = not bool(found.success)
+    unsolved = unsolved_steps(found.stats, method.solver, failed=failed)
+    if failed:
+        message = describe_dae_failure(found)
+        raise SimulationError(message if unsolved is None else f"{message} {unsolved.message}")
+    if unsolved is not None:
+        warnings.warn(unsolved.message, RuntimeWarning, stacklevel=2)
+    return found
+
+
+def prepare(
+    dae: DAE, variables: Variables, *, t0, t1, dt, solver, stepsize_controller, saveat, controller,
+    adjoint, backend, progress, throw, start_tolerance, max_steps,
+) -> tuple[DAEProblem, Method]:  # fmt: skip
+    """Check the arguments of `solve`, complete them by its defaults, and choose the backend.
+
+    Raises:
+        ValueError: as `solve` does, and its other errors before any work.
+    """
+    given = as_variables(dae, *variables)
     solver = _SOLVER if solver is None else solver
     _check_arguments(solver, stepsize_controller, saveat, controller, adjoint, progress, throw, dt)
     preconditions.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)
@@ -132,13 +164,7 @@ def solve(
         start_is_known=True,
     )
     problem, method = with_checked_times(problem, method, bool(throw))
-    problem, method = with_backend(problem, method, backend)
-    if throw and not is_eager(problem):
-        return _raising(problem, method, kinds(problem.parts))
-    found = solved(problem, method)
-    if throw and are_known(found.result_code) and not bool(found.success):
-        raise SimulationError(describe_dae_failure(found))
-    return found
+    return with_backend(problem, method, backend)
 
 
 @jit

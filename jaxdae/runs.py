@@ -1,5 +1,6 @@
 """Simulation: what a user asks for, checked and completed; a run; what there is to say of it."""
 
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.checks import are_known, is_eager, is_outside
-from jaxdae.compiled import jit, kinds
+from jaxdae.compiled import jit
 from jaxdae.control.base import (
     AbstractDynamicController,
     AbstractSampledController,
@@ -20,13 +21,13 @@ from jaxdae.control.base import (
 )
 from jaxdae.diagnosis import preconditions, starts
 from jaxdae.diagnosis.backward import start_warning
-from jaxdae.diagnosis.diagnose import diagnose
+from jaxdae.diagnosis.diagnose import diagnose, says_more
 from jaxdae.diagnosis.failure import SimulationError
 from jaxdae.diagnosis.starts import DEPENDENT_START, Start
 from jaxdae.events.declaration import check_events, Event
 from jaxdae.events.records import REASONS
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.memory import Memory
+from jaxdae.memory import kinds, Memory
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.simulation import backends
 from jaxdae.simulation.backends import Backend
@@ -178,7 +179,7 @@ def simulate(
     trajectory = ready.run()
     # Beside the fields, so that no program sees it: of other numbers it is another text.
     object.__setattr__(trajectory, "why", ready.why)
-    if ready.known and are_known(trajectory.result_code):
+    if ready.announced and are_known(trajectory.result_code):
         _announce(ready.problem, ready.method, trajectory, throw=throw)
     return trajectory
 
@@ -211,7 +212,7 @@ class _Ready(NamedTuple):
         problem: what is simulated.
         method: how.
         warnings: of gains and steps, before it.
-        known: whether its numbers are, so that there may be something to say of it.
+        announced: whether there may be something to say of it: its numbers are known.
         run: makes it.
         why: why its solver was chosen, in words; `None` for one that was given.
     """
@@ -219,7 +220,7 @@ class _Ready(NamedTuple):
     problem: Problem
     method: Method
     warnings: tuple[str, ...]
-    known: bool
+    announced: bool
     run: Callable[[], Trajectory]
     why: str | None
 
@@ -233,23 +234,22 @@ def _ready(system, formulation, state, settings: Given) -> _Ready:
 
     def make() -> _Ready:
         chosen, why = _with_solver(system, formulation, state, settings)
-        problem, method, said = _completed(system, formulation, state, chosen)
-        if settings.throw and not is_eager(problem):
-            run = partial(_raising, problem, method, kinds(problem.parts))
-        else:
-            run = integrated.bind(problem, method)
-        return _Ready(problem, method, said, are_known(problem), run, why)
+        frame = _frame(system, formulation, state, chosen)
+        suited, known, said = _for_start(frame, state, chosen)
+        problem, method, run, _ = _bound(frame, suited, known, chosen)
+        announced = are_known(problem) and (bool(chosen.throw) or says_more(problem, method))
+        return _Ready(problem, method, said, announced, run, why)
 
     arguments = (system, formulation, state, settings)
     leaves, structure = jax.tree.flatten(arguments)
-    if not (all(map(_is_constant_leaf, leaves)) and is_outside()):
+    if not _are_constant(leaves):
         return make()
     return _READY.get((structure, *map(_Same, leaves)), arguments, make)
 
 
-def _is_constant_leaf(x) -> bool:
-    """Whether an object holds the same numbers as long as it lives."""
-    return not isinstance(x, np.ndarray | jax.core.Tracer)
+def _are_constant(leaves: list) -> bool:
+    """Whether objects hold the same numbers as long as they live, and are not being traced."""
+    return is_outside() and not any(isinstance(x, np.ndarray | jax.core.Tracer) for x in leaves)
 
 
 class _Same:
@@ -375,7 +375,123 @@ def _completed(
     system, formulation, state, settings: Given
 ) -> tuple[Problem, Method, tuple[str, ...]]:
     """The same, and what is to be warned of before the run."""
-    (t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, backend, progress,
+    frame = _frame(system, formulation, state, settings)
+    suited, known, said = _for_start(frame, state, settings)
+    return *_finished(frame, suited, known, settings), said
+
+
+def _for_start(frame: "_Frame", begun: State, settings: Given) -> tuple[Any, bool, tuple[str, ...]]:
+    """A formulation for a start, whether nothing of it is left to examine, and warnings of it."""
+    start = Start(frame.plant, begun, frame.times.start)
+    eager = is_eager(frame.formulation, start)
+    suited, known = starts.suited_to_start(
+        frame.formulation, start, settings.start_tolerance, eager=eager
+    )
+    problem = Problem(frame.system, suited, frame.controller, frame.state, frame.times)
+    return (
+        suited,
+        known,
+        tuple(_step_warnings(problem, start.t, frame.method.solver, frame.direction)),
+    )
+
+
+def _finished(frame: "_Frame", suited, known: bool, settings: Given) -> tuple[Problem, Method]:
+    """A problem and a method, the backend chosen, with a formulation that suits the start."""
+    # What stabilizes constraints acts in the direction of integration.
+    sign = frame.direction
+    if sign is None:
+        sign = jnp.where(settings.t1 < settings.t0, -1, 1).astype(frame.state.q.dtype)
+    problem = Problem(
+        frame.system, suited.in_direction(sign), frame.controller, frame.state, frame.times,
+        events=frame.events,
+    )  # fmt: skip
+    method = frame.method._replace(start_is_known=known)
+    problem, method = with_checked_times(problem, method, bool(settings.throw))
+    problem, method = with_backend(problem, method, settings.backend)
+    return _monitored(problem, method, throw=bool(settings.throw))
+
+
+def _bound(frame: "_Frame", suited, known: bool, settings: Given) -> "_Bound":
+    """The same with a call that makes the run, as it was for another start where that is all."""
+    leaves, structure = jax.tree.flatten(suited)
+    last = frame.kept.get((structure, known))
+    if last is not None and all(map(operator.is_, leaves, last.leaves)):
+        states = jax.tree.leaves(last.problem.state), jax.tree.leaves(frame.state)
+        run = last.run.with_arrays(*states)
+        if run is not None:
+            return last._replace(problem=last.problem._replace(state=frame.state), run=run)
+    problem, method = _finished(frame, suited, known, settings)
+    if settings.throw and not is_eager(problem):
+        run = partial(_raising, problem, method, kinds(problem.parts))
+        return _Bound(problem, method, run, leaves)
+    frame.kept[structure, known] = _Bound(problem, method, integrated.bind(problem, method), leaves)
+    return frame.kept[structure, known]
+
+
+class _Bound(NamedTuple):
+    """A run to be made.
+
+    Args:
+        problem: what is simulated.
+        method: how.
+        run: makes it.
+        leaves: of the formulation, as it suits the start.
+    """
+
+    problem: Problem
+    method: Method
+    run: Any
+    leaves: list
+
+
+class _Frame(NamedTuple):
+    """What of a completed call does not depend on the numbers of its start.
+
+    Args:
+        system: of one precision, with the internal state of a controller attached.
+        plant: without it.
+        formulation: of one precision, as it was given otherwise.
+        controller: the part without internal state.
+        state: the start, with the internal state of a controller, which does depend on its numbers.
+        times: of the run.
+        events: of one precision.
+        direction: see `run_direction`.
+        method: before the backend is chosen.
+        kept: runs from the last starts, by the kind of the formulation that suits them.
+    """
+
+    system: System
+    plant: System
+    formulation: AbstractFormulation
+    controller: Any
+    state: State
+    times: Times
+    events: tuple[Event, ...]
+    direction: int | None
+    method: Method
+    kept: dict[Any, "_Bound"]
+
+
+# Of the last calls, as `_READY`: starts vary more often than what moves from them.
+_FRAMES = Memory(16)
+
+
+def _frame(system, formulation, state, settings: Given) -> _Frame:
+    """A frame, or as it was when another start of the same kind was given with it."""
+    make = partial(_framed, system, formulation, state, settings)
+    leaves, structure = jax.tree.flatten((system, formulation, settings))
+    own = isinstance(settings.controller, AbstractDynamicController) or settings.events
+    if own or not _are_constant(leaves) or not isinstance(state, State) or not are_known(state):
+        return make()
+    kind = tuple(map(preconditions.signature, jax.tree.leaves(state)))
+    declared = (system, formulation, settings)
+    frame = _FRAMES.get((structure, kind, *map(_Same, leaves)), declared, make)
+    return frame._replace(state=state)
+
+
+def _framed(system, formulation, state, settings: Given) -> _Frame:
+    """A frame, checked."""
+    (t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, _, progress,
      throw, work, start_tolerance, max_steps, events, max_events) = settings  # fmt: skip
     begun = state
     if not getattr(controller, "takes_rates", True):
@@ -408,15 +524,7 @@ def _completed(
         preconditions.check_with_events(events, saveat, progress, fixed=fixed)
     if sampled and not fixed:
         stepsize_controller = sampling.with_samples(step_control(stepsize_controller, times))
-    start = Start(plant(system), begun, times.start)
-    eager = is_eager(formulation, start)
-    formulation, known = starts.suited_to_start(formulation, start, start_tolerance, eager=eager)
     direction = run_direction(t0, t1, stepsize_controller)
-    problem = Problem(system, formulation, inner, state, times, events=events)
-    said = tuple(_step_warnings(problem, start.t, solver, direction))
-    # What stabilizes constraints acts in the direction of integration.
-    sign = jnp.where(t1 < t0, -1, 1).astype(dtype) if direction is None else direction
-    problem = problem._replace(formulation=formulation.in_direction(sign))
     method = Method(
         solver,
         None if fixed else with_known_ends(stepsize_controller, times),
@@ -426,13 +534,13 @@ def _completed(
         len(times.grid) - 1 if fixed else int(max_steps),
         work,
         direction=direction,
-        start_is_known=known,
         times_are_known=are_known(t0, t1, dt, saveat),
         max_events=max_events,
         reset_tolerance=start_tolerance,
     )
-    problem, method = with_checked_times(problem, method, bool(throw))
-    return *_monitored(*with_backend(problem, method, backend), throw=throw), said
+    return _Frame(
+        system, plant(system), formulation, inner, state, times, events, direction, method, {}
+    )
 
 
 def run_times(t0, t1, dt, stepsize_controller, saveat, dtype, period=None) -> Times:

@@ -1,15 +1,116 @@
-"""Traces that programs share."""
+"""Programs that are compiled ahead, and traces that they share."""
 
+import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+import equinox as eqx
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.compiled import shared
+from jaxdae.compiled import jit, shared
 from jaxdae.systems import constraint_residuals
+
+
+@pytest.fixture
+def cubes():
+    """A function that is compiled, and a list that grows whenever it is traced."""
+    traced = []
+
+    @jit
+    def cube(x, *, power=3):
+        traced.append(1)
+        return {"cube": x**power, "same": x, "power": power}
+
+    return cube, traced
+
+
+def test_programs_serve_what_is_of_the_same_kind(cubes):
+    """Other numbers, NumPy's, other threads; another shape, type or setting is another program."""
+    cube, traced = cubes
+    xs = [jnp.full(3, k, float) for k in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        first = cube(xs[0])
+        found = list(threads.map(lambda x: cube(x)["cube"], [*xs, np.full(3, 2.0)]))
+    np.testing.assert_array_equal(found, np.array([0, 1, 8, 27, 8.0])[:, None] * np.ones(3))
+    # What is handed on is the argument itself.
+    assert first["same"] is xs[0]
+    assert first["power"] == 3
+    assert len(traced) == 1
+    assert cube(xs[2].astype(jnp.float32))["cube"].dtype == jnp.float32
+    assert cube(jnp.asarray(2.0), power=2)["cube"] == 4
+    assert len(traced) == 3
+    with jax.default_matmul_precision("float32"):  # what it is compiled by
+        cube(xs[0])
+    assert len(traced) == 4
+    cube(xs[0])
+    assert len(traced) == 4
+    jax.clear_caches()
+    cube(xs[0])
+    assert len(traced) == 5
+
+
+def test_precision_may_be_switched(cubes):
+    """An array of double precision is one of single precision where JAX has no other."""
+    cube, _ = cubes
+    bound = cube.bind(np.full(2, 0.1))
+    for enabled, dtype in ((True, np.float64), (False, np.float32), (True, np.float64)):
+        with jax.enable_x64(enabled):
+            found = cube(np.full(2, 0.1))["cube"], bound()["cube"]
+        assert found[0].dtype == dtype
+        # One rounding for each product.
+        np.testing.assert_allclose(found, 1e-3, rtol=8 * np.finfo(dtype).eps)
+
+
+def test_programs_are_traced_inside_of_transformations(cubes):
+    cube, _ = cubes
+    x = jnp.arange(3.0)
+    np.testing.assert_array_equal(cube(x)["cube"], [0, 1, 8])
+    f = lambda x: cube(x)["cube"]  # noqa: E731
+    np.testing.assert_array_equal(jax.jit(f)(x), [0, 1, 8])
+    np.testing.assert_array_equal(jax.vmap(f)(x), [0, 1, 8])
+    np.testing.assert_array_equal(jax.grad(lambda x: f(x).sum())(x), [0, 3, 12])
+    np.testing.assert_array_equal(jax.jvp(f, (x,), (x,))[1], [0, 3, 24])
+    with jax.disable_jit():
+        np.testing.assert_array_equal(f(x), [0, 1, 8])
+
+
+def test_what_looks_into_programs_still_does():
+    """NaNs that JAX is asked to find; errors that are raised in a program."""
+
+    @jit
+    def root(x):
+        return eqx.error_if(jnp.sqrt(x), x > 4, "beyond four")
+
+    assert root(jnp.asarray(4.0)) == 2
+    assert np.isnan(root(jnp.asarray(-1.0)))
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        root(jnp.asarray(-1.0))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="beyond four"):
+        root(jnp.asarray(5.0))
+    assert root(jnp.asarray(1.0)) == 1
+
+
+def test_no_trace_outlives_its_program():
+    """Of functions that are met one after the other, as of systems: their programs stay alone."""
+
+    def traces():
+        gc.collect()
+        return sum(isinstance(x, jex.Jaxpr) for x in gc.get_objects())
+
+    def meet(k):
+        f = jit(lambda x: jnp.where(x > k, jnp.sin(x), jax.lax.fori_loop(0, 3, jnp.add, k * x)))
+        return f, f(jnp.ones(2))
+
+    kept = [meet(k) for k in (0.0, 0.5)]  # JAX keeps its own functions, which are the same in all
+    before = traces()
+    kept += [meet(k) for k in (2.0, 3.0)]
+    assert traces() == before
+    assert [float(x[0]) for _, x in kept[2:]] == [5.0, 6.0]
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.compiled import jit, kinds
-from jaxdae.memory import Memory
+from jaxdae.compiled import jit
+from jaxdae.memory import kinds, Memory
 
 # Squares of frequencies, changed between runs.
 STIFFNESS = 1.0

@@ -16,14 +16,14 @@ class MissingCodeError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """An initial value problem of one of seven mechanisms, in plain numbers.
+    """An initial value problem of one of eight mechanisms, in plain numbers.
 
     Equal to itself alone, so that what is compiled for it can be kept.
 
     Args:
         name: name in tables.
-        mechanism: "two-link", "andrews", "chain", "plate", "four-bar", "car-axis" or
-            "flexible-slider-crank".
+        mechanism: "two-link", "andrews", "chain", "plate", "four-bar", "car-axis",
+            "flexible-slider-crank" or "fekete".
         q: start coordinates, shape (n,); on the constraints.
         v: start velocities, shape (n,); on the constraints.
         t1: end time [s]; the start is at 0.
@@ -52,10 +52,12 @@ class Run:
     Args:
         solve: runs the problem once and returns the final (q, v), shape (2n,).
         setup_s: time that building and compiling took [s].
+        work: steps and evaluations of the right-hand side of a run, where the code counts them.
     """
 
     solve: Callable[[], np.ndarray]
     setup_s: float
+    work: dict[str, int] | None = None
 
 
 def package(name: str, distribution: str | None = None) -> Any:

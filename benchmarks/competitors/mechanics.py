@@ -261,7 +261,18 @@ def _flexible_slider_crank(size: int) -> Declaration:
     return Declaration(t, q, v, kinetic, potential, ca.SX(size, 1), constraints)
 
 
+def _fekete(size: int) -> Declaration:
+    ca = package("casadi")
+    t, q, v = ca.SX.sym("t"), ca.SX.sym("q", size), ca.SX.sym("v", size)
+    points = ca.horzsplit(ca.reshape(q, 3, size // 3))
+    pairs = [a - b for i, a in enumerate(points) for b in points[:i]]
+    potential = -sum(ca.log(ca.dot(x, x)) for x in pairs) / 2
+    constraints = ca.vertcat(*(ca.dot(x, x) - 1 for x in points))
+    return Declaration(t, q, v, ca.dot(v, v) / 2, potential, -v / 2, constraints)
+
+
 _MECHANISMS = {
+    "fekete": _fekete,
     "two-link": _two_link,
     "andrews": _andrews,
     "chain": _chain,

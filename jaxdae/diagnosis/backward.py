@@ -5,6 +5,7 @@ are parts of the motion. A deviation that they damp forward in time grows in the
 backward, and errors of the steps with it.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,25 +28,30 @@ def damping_root(system, formulation, controller, t, state: State):
     Without damping a motion is reversible: with velocities of the other sign it takes the same way
     back, and `d(dv/dt)/dv` is odd in the velocities. Its even part, the damping, is what makes both
     directions differ. For `q` fixed its roots are rates of deviations of the velocities, and of
-    the actuators' states with them.
+    the actuators' states and a law's memory with them.
     """
     free = formulation.in_direction(0)  # of stabilization
     count = state.v.size
+    # Laws with a memory, such as one that is late, forget forward in time.
+    memory = getattr(free.init(system, jnp.asarray(t, state.q.dtype), state), "memory", state.w[:0])
 
-    def rate(v, w):
-        """Of velocities and actuators, by the formulation's own equations."""
+    def rate(v, w, z):
+        """Of velocities, actuators and memory, by the formulation's own equations."""
         t_ = jnp.asarray(t, v.dtype)
         now = State(state.q, v, w)
         own = free.init(system, t_, now)
+        own = eqx.tree_at(lambda x: x.memory, own, z) if z.size else own
         slope = free.vector_field(system, t_, own, control_input(controller, t_, now))
         motion = lambda t, y: free.recover(system, t, y)  # noqa: E731
         found = jax.jvp(motion, (t_, own), (jnp.ones_like(t_), slope))[1]
-        return jnp.concatenate([found.v, found.w])
+        return jnp.concatenate([found.v, found.w, *([slope.memory] if z.size else [])])
 
     def jacobian(v):
-        return jnp.concatenate(jax.jacfwd(rate, argnums=(0, 1))(v, state.w), axis=1)
+        parts = jax.jacfwd(rate, argnums=(0, 1, 2))(v, state.w, memory)
+        return jnp.concatenate(parts, axis=1)
 
-    signs = jnp.where(jnp.arange(count + state.w.size) < count, -1.0, 1.0).astype(state.v.dtype)
+    size = count + state.w.size + memory.size
+    signs = jnp.where(jnp.arange(size) < count, -1.0, 1.0).astype(state.v.dtype)
     even = (jacobian(state.v) + signs[:, None] * jacobian(-state.v) * signs) / 2
     finite = jnp.isfinite(even).all()
     roots = jnp.linalg.eigvals(jnp.where(finite, even, 0.0))

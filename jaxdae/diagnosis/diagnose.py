@@ -15,13 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
-from jaxdae.control.base import control_input
+from jaxdae.control.base import capabilities_of, control_input
 from jaxdae.diagnosis import branches, events, failure
 from jaxdae.diagnosis.backward import growth_along
 from jaxdae.diagnosis.findings import Finding, Findings, NearSingularity
+from jaxdae.diagnosis.instability import unstable_steps
+from jaxdae.diagnosis.iterations import unsolved_steps
 from jaxdae.diagnosis.preconditions import rest_along
 from jaxdae.diagnosis.singularities import (
     AROUND,
+    as_numpy,
     BLOCK,
     BRIEFLY,
     held_by,
@@ -36,7 +39,9 @@ from jaxdae.diagnosis.singularities import (
 )
 from jaxdae.diagnosis.starts import changed_rank
 from jaxdae.diagnosis.stiffness import limited_by_stability
+from jaxdae.formulations.base import says_nothing, solves
 from jaxdae.simulation.problem import default_tolerance, Method, Problem, ROUND_OFF
+from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.grid import known_ends
 from jaxdae.systems import constraint_residuals, generalized_energy
 from jaxdae.systems.dynamics import has_reaction_forces
@@ -78,11 +83,14 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
             examined = _with_last(rows_of(trajectory, _tolerance(problem, method)), trajectory)
             why = limited_by_stability(problem, method, trajectory, examined)
             message = message if why is None else f"{message} There, {why.message}"
+        unsolved = unsolved_steps(trajectory.stats, method.solver, failed=True)
+        message = message if unsolved is None else f"{message} {unsolved.message}"
         return Findings(Finding(message, time=float(trajectory.final_time)))
     known = lambda found: tuple(x for x in found if x is not None)  # noqa: E731
     # The parts of the trajectory are the same, put together anew.
     system, formulation, controller = problem.parts
     found = [failure.review(system, formulation, trajectory), changed_rank(formulation, trajectory)]
+    found.append(unsolved_steps(trajectory.stats, method.solver))
     if problem.times.grid is not None:  # an adaptive run stops at a singularity
         found.append(failure.review_controller(controller, trajectory))
     if not (rows and trajectory.plain):
@@ -91,11 +99,13 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     examined, happened = rows_of(trajectory, _tolerance(problem, method)), trajectory.events
     found.append(limited_by_stability(problem, method, trajectory, examined))
     if happened is None:
-        result, _ = _of_rows(problem, examined)
+        result, _ = _of_rows(problem, method, examined)
         return result._replace(warnings=known([*found, *result.warnings]))
     pieces = events.segments(examined.ts, examined.ys, examined.work, happened)
     found += events.findings(problem, trajectory, pieces)
-    each = [_of_rows(problem, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces]
+    each = [
+        _of_rows(problem, method, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces
+    ]
     parts, energies = [x for x, _ in each], [x for _, x in each]
     # The same is wrong with more than one of them, more often than not.
     found += next((x.warnings for x in parts if x.warnings), ())
@@ -107,7 +117,18 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     return Findings(None, known(found), positions, residual, change)
 
 
-def _of_rows(problem: Problem, examined: "ExaminedRows") -> tuple[Findings, Any]:
+def says_more(problem: Problem, method: Method) -> bool:
+    """Whether there may be something to say of a run that reached its end without reading rows."""
+    formulation, controller = problem.formulation, problem.controller
+    plain, held = is_plain(method.saveat), solves(formulation)
+    return plain and (
+        formulation.examination.review is not says_nothing
+        or capabilities_of(controller).review is not says_nothing
+        or any(x.asks_for_rank or x.held_rank is not None for x in held)
+    )
+
+
+def _of_rows(problem: Problem, method: Method, examined: "ExaminedRows") -> tuple[Findings, Any]:
     """What there is to say of rows along which the motion is smooth, and energies there [J]."""
     system, formulation, controller = problem.parts
     found = []
@@ -128,6 +149,7 @@ def _of_rows(problem: Problem, examined: "ExaminedRows") -> tuple[Findings, Any]
     found += [
         _of_positions(system, formulation, ts, rates, survey.jac, passed, vouched=vouched),
         unbalanced,
+        unstable_steps(problem, method, examined, survey.energy),
         growth_along(*problem.parts, ts, state),
     ]
     change = np.abs(survey.energy - survey.energy[0]).max()
@@ -173,13 +195,13 @@ def rows_of(run, tolerance: float | None) -> ExaminedRows:
     """Rows that examine a run: those that monitor it, or the start and what was saved."""
     steps, work = int(run.stats["num_steps"]), None
     if run.monitored is not None:
-        ts, ys, work = jax.device_get(run.monitored)
+        ts, ys, work = as_numpy(run.monitored)
         # Rows behind an event that ended the run, or a failure, are not reached.
         reached = np.flatnonzero(np.isfinite(ts))
         ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
         work = None if work is None else np.sum(work, axis=0)[reached]
         return ExaminedRows(ts, ys, work, tolerance, steps)
-    (t0, y0), ts, ys, work = jax.device_get((run.start, run.ts, run.saved, run.work_integrals))
+    (t0, y0), ts, ys, work = as_numpy((run.start, run.ts, run.saved, run.work_integrals))
     reached = np.flatnonzero(np.isfinite(ts))
     ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
     work = None if work is None else np.sum(work, axis=0)[reached]
@@ -267,7 +289,7 @@ def _states_block(system, formulation, ts, ys):
 def _states(system, formulation, ts, ys):
     """`(q, v, w)` of rows, as NumPy arrays."""
     if formulation.capabilities.plain_state:
-        return jax.device_get(ys)
+        return as_numpy(ys)
     return in_blocks(lambda t, y: _states_block(system, formulation, t, y), BLOCK, ts, ys)
 
 

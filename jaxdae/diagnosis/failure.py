@@ -156,6 +156,13 @@ def reason_of(result) -> str:
 def _too_stiff(solver, *remedies: str) -> str:
     """That steps are short for the sake of stability, and what to try."""
     method = None if solver is None else parts_of(solver).method
+    if isinstance(getattr(method, "root_finder", None), diffrax.VeryChord):
+        # Its iteration fails where the Jacobian changes along a step, and steps become short.
+        remedies += (
+            f"iterate for the stages of {type(method).__name__} by Newton's method, which does not "
+            "keep one Jacobian for them all "
+            "(root_finder=diffrax.with_stepsize_controller_tols(optimistix.Newton)())",
+        )
     if isinstance(method, RadauIIA):
         remedies += (
             "beside a singular position, which kernels of large mechanisms do not pass, use "
@@ -245,6 +252,7 @@ def _values(system, controller, start, ts, state):
         parts = {
             "the controller": u,
             "force": system.force(t, q, v, w, u),
+            "stiff_force": system.stiff_force(t, q, v, w, u),
             "potential_energy (its slope)": jax.grad(system.potential_energy, argnums=1)(t, q),
             "dissipation (its slope)": jax.grad(system.dissipation, argnums=2)(t, q, v),
             "kinetic_energy (its slopes)": (

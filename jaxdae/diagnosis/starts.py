@@ -228,9 +228,12 @@ def suited(formulation, dependent: bool, rank):
     `dependent` says whether some constraints are superfluous, in any member of a batch; `rank` is
     the number of independent ones, in floating point, NaN at a singular position.
     """
-    chosen = with_solves(formulation, lambda x: x.resolved(dependent))
-    ranked = lambda x: x.with_rank(jnp.asarray(rank)) if x.asks_for_rank else x  # noqa: E731
-    return with_solves(chosen, ranked)
+
+    def change(solve):
+        chosen = solve.resolved(dependent)
+        return chosen.with_rank(jnp.asarray(rank)) if chosen.asks_for_rank else chosen
+
+    return with_solves(formulation, change)
 
 
 def check_assumptions(system: System, formulation, state: State, t, known: Declared | None = None):
@@ -246,7 +249,6 @@ def check_assumptions(system: System, formulation, state: State, t, known: Decla
             f"the mass matrix is not finite: [{i}, {j}] = {start.mass[i, j]}; look for it in the "
             "kinetic energy, or in a parameter that is not finite."
         )
-    holds = any(x.resolved(True).asks_for_rank for x in solves(formulation))
     rank = np.asarray(start.rank if start.regular else np.nan, start.jac.dtype)
     chosen = suited(formulation, start.dependent, rank)
     assumed = chosen.capabilities
@@ -257,7 +259,10 @@ def check_assumptions(system: System, formulation, state: State, t, known: Decla
         raise ValueError(_of_mass(values, start))
     if not assumed.regular_mass:
         _check_mass_on_kernel(start)
-    refused = holds and not start.regular
+    if not start.regular:
+        refused = any(x.resolved(True).asks_for_rank for x in solves(formulation))
+    else:
+        refused = False
     if refused or (assumed.independent_constraints and start.dependent):
         raise ValueError(_of_rank(system, start, float(t), regular_mass))
     return chosen

@@ -1,8 +1,8 @@
 """Where functions of events cross zero: their signs behind a start, and the first fall of any."""
 
-import functools
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from jaxdae.events.declaration import Event
@@ -87,8 +87,8 @@ def signs(found: Rates, t, span, crossed) -> Signs:
 class FirstCrossing(AbstractEvent):
     """The first time at which one of several functions has another sign than behind the start.
 
-    Functions that leave zero at the start are lifted there, so that one that is back at zero
-    within the first step is seen as well.
+    Functions that leave zero at the start are lifted there, for them to be positive; slopes are
+    those without it.
 
     Args:
         events: of the run.
@@ -112,10 +112,10 @@ class FirstCrossing(AbstractEvent):
 
     def function(self, system, t, state: State):
         del system
-        since = jnp.abs(t - self.start)
+        since = jax.lax.stop_gradient(jnp.abs(t - self.start))
         found = []
         for i, one in enumerate(self.events):
             sign, lift, width = self.sign[i], self.lift[i], self.width[i]
             lifted = sign * one.value(t, state) + lift * jnp.maximum(0.0, 1.0 - since / width)
             found.append(jnp.where(sign == 0, jnp.ones_like(lifted), lifted))
-        return functools.reduce(jnp.minimum, found)
+        return jnp.stack(found)

@@ -44,6 +44,12 @@ class Events(Module):
         unwatched: for each name the first time [s] behind which the function was zero with its
             first two derivatives, so that its sign was not known and no event of it was looked for
             until the next; `inf` where that was nowhere. Shape `(len(names),)`.
+        misfit: how far a function was from what steps take it for: within a step from the cubics
+            through its neighbours, relative to its largest value there, the largest of the run.
+            Crossings are found up to about 1; a sine has 0.2 where a step is a period long, and 2
+            where it is two. Shape `()`.
+        misfit_index: which function that was, place in `names`.
+        misfit_time: where that step began [s].
         ending: a number that says why the run ended early, `REASONS` by number; 0 where it did not.
         culprit: which event did it, place in `names`; -1 for none.
         amount: by how much, as the reason has it.
@@ -59,6 +65,9 @@ class Events(Module):
     distances: Float[Array, "*batch events"]
     together: Bool[Array, "*batch events"]
     unwatched: Float[Array, "*batch names"]
+    misfit: Float[Array, "*batch"]
+    misfit_index: Int[Array, "*batch"]
+    misfit_time: Float[Array, "*batch"]
     ending: Int[Array, "*batch"]
     culprit: Int[Array, "*batch"]
     amount: Float[Array, "*batch"]
@@ -111,5 +120,6 @@ class Events(Module):
         return cls(
             names, jnp.full(places, jnp.inf, t.dtype), jnp.full(places, -1), none, none,
             unknown, unknown, unknown, jnp.zeros(places, bool),
-            jnp.full(len(names), jnp.inf, t.dtype), zero, zero - 1, full(0.0),
+            jnp.full(len(names), jnp.inf, t.dtype), jnp.zeros((), t.dtype), zero, t,
+            zero, zero - 1, full(0.0),
         )  # fmt: skip

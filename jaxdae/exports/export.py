@@ -293,7 +293,7 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
         raise backends.UnsuitedError(
             "adaptive steps end at times known beforehand, for which compiled runs have no argument"
         )
-    run, inputs = plan.integration(), Inputs.of(problem, state)
+    run, inputs = plan.integration(counted=False), Inputs.of(problem, state)
     projection = between_steps(method.solver)
     names = (*_STATE, *quantities)
     try:

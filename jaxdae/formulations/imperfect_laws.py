@@ -47,8 +47,9 @@ class DelayedLaw(AbstractMemoryLaw):
         law: what is late: any law without memory and not set-valued.
         delay: [s], positive.
         terms: number `N` of polynomials, at least 1.
-        history: forces `R(t)` of the law before the start, of shape `(m+r,)`; by default, as if the
-            motion had been what it is at the start for long. Read at the zeros of `P_(2 N)`.
+        history: forces `R(t)` of the law before the start, of shape `(m+r,)` or one number for all;
+            by default, as if the motion had been what it is at the start for long. Read at the
+            zeros of `P_(2 N)`.
 
     Raises:
         ValueError: for a delay that is not positive or fewer than one term.
@@ -76,10 +77,20 @@ class DelayedLaw(AbstractMemoryLaw):
         # Gauss's rule, exact for products of two histories of this kind.
         points, weights = np.polynomial.legendre.leggauss(2 * self.terms)
         back = [t - (1 + x) / 2 * value_of(self.delay) for x in points]
-        values = jnp.stack([jnp.asarray(self.history(s), now.dtype) for s in back])
+        values = jnp.stack([self._force_before(s, now) for s in back])
         rows = np.polynomial.legendre.legvander(points, self.terms - 1)
         rows = (rows * weights[:, None] / 2).T * (2 * np.arange(self.terms) + 1)[:, None]
         return (jnp.asarray(rows, now.dtype) @ values).ravel()
+
+    def _force_before(self, t, like):
+        before: Any = self.history
+        values = jnp.asarray(before(t), like.dtype)
+        if values.shape not in {(), like.shape}:
+            raise ValueError(
+                f"history returned shape {values.shape}; it must return one force for each of the "
+                f"{like.size} constraints, shape {like.shape}, or one number for all."
+            )
+        return jnp.broadcast_to(values, like.shape)
 
     def rate(self, z, psi_dot, t, q, v):
         now = self.law(psi_dot, t, q, v)

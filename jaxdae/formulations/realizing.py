@@ -12,7 +12,7 @@ which it is when their influence dies out within a short time: laws with memory.
 
 import abc
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -398,7 +398,7 @@ class RealizingForces(AbstractFormulation):
 
     @property
     def examination(self):
-        return Examination(declaration=self._check)
+        return Examination(declaration=self._check, start=self._check_start)
 
     def without_stiff_part(self):
         law = self.law
@@ -443,20 +443,70 @@ class RealizingForces(AbstractFormulation):
             force = self.law(d.phi_dot, t, y.q, y.v)
         return free + mobility @ force, force
 
+    def _check_start(self, system, t, state) -> str | None:
+        if not isinstance(self.law, AbstractMemoryLaw):
+            return None
+        own: Any = self.init(system, t, state)
+        memory = np.asarray(own.memory)
+        bad = np.flatnonzero(~np.isfinite(memory))
+        if not bad.size:
+            return None
+        return (
+            f"{type(self.law).__name__}.initial is not finite at t = {float(t):.6g} s: entry "
+            f"{bad[0]} is {memory[bad[0]]}. Correct the law, or its history before the start."
+        )
+
     def _check(self, system, state) -> None:
         count = sum(constraint_counts(system, state))
-        if isinstance(self.law, AbstractLaw | AbstractMemoryLaw):
-            self.law.check(count)
-            return
-        t, psi_dot = jnp.zeros((), state.q.dtype), jnp.zeros(count, state.q.dtype)
-        name, names = "the law of realizing forces", ("psi_dot", "t", "q", "v")
-        check_parameters(name, self.law, names)
-        out = call_with_shapes(name, self.law, (psi_dot, t, state.q, state.v), names)
-        if getattr(out, "shape", None) != (count,):
-            raise ValueError(
-                f"{name} returned {describe_shape(out)}; it must return one force for "
-                f"each of the {count} constraints, shape ({count},)."
-            )
+        law, t = self.law, jnp.zeros((), state.q.dtype)
+        args = jnp.zeros(count, state.q.dtype), t, state.q, state.v
+        if isinstance(law, AbstractLaw | AbstractMemoryLaw):
+            law.check(count)
+        if isinstance(law, AbstractMemoryLaw):
+            _check_memory_law(law, args)
+        elif not isinstance(law, AbstractLaw):
+            check_forces("the law of realizing forces", law, args)
+
+
+_ARGUMENTS = ("psi_dot", "t", "q", "v")
+
+
+def check_forces(name: str, law: Callable, args: tuple) -> None:
+    """A law that gives one force for each constraint. Computes nothing.
+
+    Args:
+        name: of the law, for messages.
+        law: `R = law(psi_dot, t, q, v)`.
+        args: of it.
+
+    Raises:
+        ValueError: naming the law and what it returned.
+    """
+    check_parameters(name, law, _ARGUMENTS)
+    _check_vector(name, call_with_shapes(name, law, args, _ARGUMENTS), args[0].shape)
+
+
+def _check_memory_law(law: AbstractMemoryLaw, args: tuple) -> None:
+    name = type(law).__name__
+    inner = getattr(law, "law", None)
+    if inner is not None and not isinstance(inner, AbstractMemoryLaw):
+        check_forces(f"the law of {name}", inner, args)
+    z = call_with_shapes(f"{name}.initial", law.initial, args, _ARGUMENTS)
+    if len(getattr(z, "shape", ())) != 1:
+        raise ValueError(f"{name}.initial returned {describe_shape(z)}; it must return a vector.")
+    z, names = jnp.zeros(z.shape, args[2].dtype), ("z", *_ARGUMENTS)
+    for part, shape in (("rate", z.shape), ("force", args[0].shape)):
+        out = call_with_shapes(f"{name}.{part}", getattr(law, part), (z, *args), names)
+        what = "the rate of each number of its state" if part == "rate" else None
+        _check_vector(f"{name}.{part}", out, shape, what)
+
+
+def _check_vector(name: str, out, shape: tuple[int, ...], what: str | None = None) -> None:
+    if getattr(out, "shape", None) != shape:
+        what = f"one force for each of the {shape[0]} constraints" if what is None else what
+        raise ValueError(
+            f"{name} returned {describe_shape(out)}; it must return {what}, shape {shape}."
+        )
 
 
 def _no_force(psi_dot, t, q, v):

@@ -5,24 +5,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.reprs import Module
-from jaxdae.results.trajectory import Trajectory
-from jaxdae.systems import State
+from jaxdae.systems import State, Variables
 
 
 class Channel(Module):
     """What an instrument shows: a function of the motion.
 
     Args:
-        reading: maps a `Trajectory` to one number at each of its times, shape `(times,)`; such as
-            `lambda run: run.q[:, 0]`. Traceable.
+        reading: maps a `Trajectory`, of a `DAE` a `DAETrajectory`, to one number at each of its
+            times, shape `(times,)`; such as `lambda run: run.q[:, 0]`. Traceable.
         unit: of these numbers, for tables and plots.
     """
 
-    reading: Callable[[Trajectory], Float[Array, " times"]]
+    reading: Callable[[Any], Float[Array, " times"]]
     unit: str = eqx.field(static=True, default="")
 
 
@@ -60,33 +60,37 @@ class UnknownStart(Module):
     projection (`consistent_state`) of `q0 + S B z`, `S` being the scales and the columns of `B` an
     orthonormal basis of the directions that the constraints allow; velocities likewise. With finite
     standard deviations the guess is itself a measurement, whose normal density, restricted to the
-    constraints, joins the sum of squares.
+    constraints, joins the sum of squares. Of a `DAE` it is `y` that is written so, by
+    `consistent_start`, and `z` follows.
 
     Args:
-        guess: state to begin from, or a function of the system that returns one.
+        guess: state to begin from, of a `DAE` `Variables`; or a function of the system or `DAE`
+            that returns one.
         q: standard deviation of the guess's coordinates, one number or shape `(n,)`: infinite where
             nothing is known, zero where the coordinate is known exactly.
         v: the same of velocities.
         w: the same of actuator states, shape `(k,)`.
+        y: the same of the differential variables of a `DAE`, one number or a pytree like them.
 
     Raises:
         ValueError: for a standard deviation that is negative or NaN.
     """
 
-    guess: State | Callable
+    guess: State | Variables | Callable
     q: Any = np.inf
     v: Any = np.inf
     w: Any = np.inf
+    y: Any = np.inf
 
     def __check_init__(self):
-        if not isinstance(self.guess, State) and not callable(self.guess):
+        if not isinstance(self.guess, State | Variables) and not callable(self.guess):
             raise TypeError(
-                f"UnknownStart: the guess is a {type(self.guess).__name__}, must be a State(q, v) "
-                "or a function of the system that returns one."
+                f"UnknownStart: the guess is a {type(self.guess).__name__}, must be a State(q, v), "
+                "of a DAE Variables(y, z), or a function of the system that returns one."
             )
-        for name in ("q", "v", "w"):
-            values = np.asarray(getattr(self, name), float)
-            if not (values >= 0).all():
+        for name in ("q", "v", "w", "y"):
+            values = [np.asarray(x, float) for x in jax.tree.leaves(getattr(self, name))]
+            if not all((x >= 0).all() for x in values):
                 raise ValueError(
                     f"UnknownStart: {name} is {getattr(self, name)}; standard deviations are >= 0, "
                     "zero where the start is known, infinite where nothing is."
@@ -100,17 +104,18 @@ class Experiment:
     Args:
         ts: times of the samples [s], increasing, shape `(times,)`.
         measurements: samples by the name of their channel.
-        start: state at `t0`: a `State`, which is known; a function of the system that returns one;
-            or `UnknownStart`, which is estimated. Where a parameter moves the constraints, a known
-            `State` goes to the nearest consistent one.
+        start: state at `t0`: a `State`, of a `DAE` `Variables`, which is known; a function of the
+            system or `DAE` that returns one; or `UnknownStart`, which is estimated. Where a
+            parameter moves the constraints, a known one goes to the nearest consistent one; of a
+            `DAE` what follows from `y` is always computed, and what is given for it a guess.
         t0: time of the start [s], not after the first sample.
         controller: input of this record, `u = controller(t, q, v, w)`, unless the model has one.
         conditions: what was different in this record, any pytree of numbers; where given, the model
             is `build(params, conditions)`. Integers and Booleans may decide what is built: records
             that differ in one are simulated apart, which is slower where floats would do.
-        guess: states at the samples as far as they are guessed, a `State` with leading axis
-            `times`: where intervals of a divided record begin. Without it the first guess of the
-            parameters says.
+        guess: states at the samples as far as they are guessed, a `State` or `Variables` with
+            leading axis `times`: where intervals of a divided record begin. Without it the first
+            guess of the parameters says.
         name: for messages and plots.
 
     Raises:
@@ -121,28 +126,32 @@ class Experiment:
 
     ts: Any
     measurements: Mapping[str, Measurement]
-    start: State | UnknownStart | Callable
+    start: State | Variables | UnknownStart | Callable
     _: dataclasses.KW_ONLY
     t0: float = 0.0
     controller: Callable | None = None
     conditions: Any = None
-    guess: State | None = None
+    guess: State | Variables | None = None
     name: str = ""
 
     def __post_init__(self):
         ts = _vector("Experiment: ts", self.ts)
         object.__setattr__(self, "ts", ts)
         self._check_times(ts)
-        if not isinstance(self.start, State | UnknownStart) and not callable(self.start):
+        if not isinstance(self.start, State | Variables | UnknownStart) and not callable(
+            self.start
+        ):
             raise TypeError(
-                f"Experiment: start is a {type(self.start).__name__}, must be a State(q, v), a "
-                "function of the system that returns one, or an UnknownStart."
+                f"Experiment: start is a {type(self.start).__name__}, must be a State(q, v), of a "
+                "DAE Variables(y, z), a function of the system that returns one, or an "
+                "UnknownStart."
             )
-        if self.guess is not None and np.shape(self.guess.q)[:1] != ts.shape:
-            raise ValueError(
-                f"Experiment: guess.q has shape {np.shape(self.guess.q)}, needs one state for each "
-                f"of the {ts.size} times."
-            )
+        for path, x in jax.tree_util.tree_leaves_with_path(self.guess):
+            if np.shape(x)[:1] != ts.shape:
+                raise ValueError(
+                    f"Experiment: guess{jax.tree_util.keystr(path)} has shape {np.shape(x)}, needs "
+                    f"one state for each of the {ts.size} times."
+                )
         self._check_measurements(ts)
 
     def _check_times(self, ts: np.ndarray) -> None:

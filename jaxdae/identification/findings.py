@@ -1,7 +1,7 @@
 """What a user of a fit must not overlook: what data leave open, noise, singular positions."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from jaxdae.diagnosis.singularities import (
     singularity_finding,
 )
 from jaxdae.identification.data import Experiment, label
+from jaxdae.identification.declared import Mechanism
 from jaxdae.identification.fit import names_of, Predictions, Runs
 from jaxdae.identification.uncertainty import NEGLIGIBLE, Sensitivity
 from jaxdae.reprs import shown
@@ -387,7 +388,7 @@ def singular_positions(
     return tuple(found)
 
 
-def _rows(member: Runs, predictions: Predictions, count: int) -> tuple[np.ndarray, State]:
+def _rows(member: Runs, predictions: Predictions, count: int) -> tuple[np.ndarray, Any]:
     """Times and states of a run, the start first."""
     first, states = jax.device_get((predictions.first, predictions.states))
     ts = np.append(np.asarray(member.start), np.asarray(member.samples)[:count])
@@ -397,8 +398,10 @@ def _rows(member: Runs, predictions: Predictions, count: int) -> tuple[np.ndarra
 
 def _of_run(task, x, given, rows, names) -> SingularPositions | None:
     fit = task.fit
-    system, formulation, _ = fit.model.parts(fit.params(x), given)
-    ts, states = rows
+    parts, (ts, states) = fit.model.parts(fit.params(x), given), rows
+    if not isinstance(parts, Mechanism):
+        return None
+    system, formulation = parts.system, parts.formulation
     if not all(np.isfinite(a).all() for a in jax.tree.leaves(states)):
         return None
     near, typical = near_singularities_along(system, formulation, ts, states)
@@ -456,7 +459,7 @@ def _openings(
     """
 
     def phi(x, q):
-        system = fit.model.parts(fit.params(x), given)[0]
+        system = fit.model.parts(fit.params(x), given).declaration
         return system.position_constraints(place.t, q)
 
     changes = _CHANGE * np.asarray(fit.units(np.asarray(x)))[: len(names)]

@@ -7,7 +7,6 @@ coordinates of starts that are estimated.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -15,14 +14,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.identification.data import Prior
+from jaxdae.identification.declared import AbstractDeclared, declared, Settings
 from jaxdae.reprs import Module
-from jaxdae.results.trajectory import Trajectory
-from jaxdae.runs import prepare
-from jaxdae.simulation.run import run
-from jaxdae.systems import consistent_state, State, System
-from jaxdae.systems.calls import check_instance
 from jaxdae.tuning.parametrizations import (
     HurwitzPolynomial,
     Interval,
@@ -112,22 +106,6 @@ def _entries(path: Any, shape: tuple[int, ...]) -> list[str]:
     return [f"{base}[{', '.join(map(str, i))}]" if shape else base for i in np.ndindex(shape)]
 
 
-class Settings(Module):
-    """How runs are simulated; as for `simulate`."""
-
-    dt: float | None
-    solver: diffrax.AbstractSolver | None
-    stepsize_controller: diffrax.AbstractStepSizeController | None
-    max_steps: int = eqx.field(static=True)
-    backend: Any = eqx.field(static=True)
-
-    @property
-    def fixed_step(self) -> float | None:
-        """Length of fixed steps; of adaptive ones `dt` is the first."""
-        asked = self.stepsize_controller
-        return self.dt if asked is None or isinstance(asked, diffrax.ConstantStepSize) else None
-
-
 class Runs(NamedTuple):
     """How runs are made, with a leading axis of runs.
 
@@ -136,7 +114,7 @@ class Runs(NamedTuple):
         end: where it ends [s].
         samples: where the channels are read; the last is the end.
         origin: what is added to these times; zero where system or input depends on time.
-        guess: state at the start; of starts that are functions of the system, what they give.
+        guess: state at the start; of starts that are functions, what they give.
         moves: from independent coordinates to changes of it.
         prior: from these coordinates to what the guess's own noise makes of them.
         given: controller and conditions.
@@ -160,7 +138,7 @@ class Batch(Module):
         values: samples, shape `(runs, channels, times)`; zero where there is none.
         weights: one over the noise, zero where there is no sample.
         channels: which channels these are.
-        function: the start as a function of the system, if it is one.
+        function: the start as a function of the declaration, if it is one.
         project: whether starts are brought onto the constraints.
         members: experiment and interval of each run.
         longest: start, end [s] and fixed step (or `None`) of the longest run, for what is decided
@@ -191,15 +169,16 @@ class Predictions(NamedTuple):
     """
 
     values: Any
-    first: State
-    states: State
+    first: Any
+    states: Any
 
 
 class MeasurementModel(Module):
     """From parameters to what the channels show.
 
     Args:
-        build: maps resolved parameters to `(system, formulation)` or `(…, controller)`.
+        build: maps resolved parameters to `(system, formulation)` or `(…, controller)`, or to a
+            `DAE` or `(dae, controller)`.
         channels: functions of a trajectory.
         settings: how runs are simulated.
     """
@@ -208,74 +187,55 @@ class MeasurementModel(Module):
     channels: tuple[Callable, ...]
     settings: Settings
 
-    def parts(self, params, given) -> tuple[Any, Any, Any]:
-        """System, formulation, controller of a run."""
+    def parts(self, params, given) -> AbstractDeclared:
+        """What a run is made of."""
         controller, conditions = given
         made = self.build(params) if conditions is None else self.build(params, conditions)
-        if not isinstance(made, tuple) or len(made) not in (2, 3):
-            raise TypeError(
-                f"identify: build returned a {type(made).__name__}, must return (system, "
-                "formulation), or (system, formulation, controller)."
-            )
-        system, formulation, own = (*made, None)[:3]
-        check_instance("identify: build returned a system that", system, System, "a System first")
-        check_instance(
-            "identify: build returned a formulation that", formulation, AbstractFormulation,
-            "a formulation, such as jaxdae.Multipliers(), second",
-        )  # fmt: skip
-        if own is not None and controller is not None:
-            raise ValueError(
-                "identify: build returns a controller and an experiment has one as well; keep one."
-            )
-        return system, formulation, controller if own is None else own
+        return declared(made, controller)
 
     def predictions(self, params, batch: Batch, z: Float[Array, "runs d"]) -> Predictions:
         """Channels and states of all runs of a batch, whose starts have the coordinates `z`."""
 
         def one(member: Runs, z):
             parts = self.parts(params, member.given)
-            guess = member.guess if batch.function is None else batch.function(parts[0])
+            guess = member.guess
+            if batch.function is not None:
+                begun = batch.function(parts.declaration)
+                guess = parts.as_state(begun, "identify: the function of a start returned")
             state = moved(guess, member.moves, z)
             if batch.project:
-                state = consistent_state(parts[0], state.q, state.v, member.start, w=state.w)
-            trajectory = self._simulated(parts, state, member, batch.longest)
+                state = parts.consistent(member.start, state)
+            ts, trajectory = self._simulated(parts, state, member, batch.longest)
             values = jnp.stack([_read(self.channels[c], trajectory) for c in batch.channels])
             # Fixed steps may go on past the end of a run, and fail there.
             values = jnp.where(jnp.isfinite(trajectory.ts), values, jnp.nan)
-            return Predictions(values, state, trajectory.states)
+            return Predictions(values, state, ts)
 
         return eqx.filter_vmap(one)(batch.runs, z)
 
-    def _simulated(self, parts, state: State, member: Runs, longest) -> Trajectory:
-        """One run at its own times, of which the program knows only how many they are."""
-        (system, formulation, controller), settings = parts, self.settings
+    def _simulated(self, parts: AbstractDeclared, state, member: Runs, longest):
+        """States at the times of a run, of which the program knows how many they are; the run."""
         t0, t1, dt = longest
-        ts = jnp.asarray(np.linspace(t0, t1, member.samples.shape[0]))
-        problem, method = prepare(
-            system, formulation, state, t0=t0, t1=t1, dt=dt,
-            solver=settings.solver, stepsize_controller=settings.stepsize_controller,
-            saveat=diffrax.SaveAt(ts=ts), controller=controller,
-            adjoint=diffrax.ForwardMode(), backend=settings.backend, progress=False, throw=False,
-            work=False, start_tolerance=None, max_steps=settings.max_steps,
-        )  # fmt: skip
-        cast = lambda x: jnp.asarray(x, state.q.dtype)  # noqa: E731
+        ts = np.linspace(t0, t1, member.samples.shape[0])
+        problem, method = parts.prepared(state, t0, t1, dt, ts, self.settings)
+        dtype = jnp.result_type(*jax.tree.leaves(state))
+        cast = lambda x: jnp.asarray(x, dtype)  # noqa: E731
         if problem.times.grid is None:
             times = problem.times._replace(start=cast(member.start), end=cast(member.end))
             problem = problem._replace(times=times)
         saveat = eqx.tree_at(lambda s: s.subs.ts, method.saveat, cast(member.samples))
-        method = method._replace(saveat=saveat)
-        trajectory = Trajectory.of(problem, method, run(problem, method))
-        return eqx.tree_at(lambda x: x.ts, trajectory, trajectory.ts + cast(member.origin))
+        trajectory = parts.trajectory(problem, method._replace(saveat=saveat))
+        later = eqx.tree_at(lambda x: x.ts, trajectory, trajectory.ts + cast(member.origin))
+        return parts.states_of(trajectory), later
 
 
-def moved(guess: State, moves: Float[Array, "2n+k d"], z: Float[Array, " d"]) -> State:
+def moved(guess, moves: Float[Array, "numbers d"], z: Float[Array, " d"]):
     """The state with independent coordinates `z`, before it is projected."""
-    n = guess.q.size
-    shift = jnp.asarray(moves, guess.q.dtype) @ z
-    return State(guess.q + shift[:n], guess.v + shift[n : 2 * n], guess.w + shift[2 * n :])
+    numbers, unravel = ravel_pytree(guess)
+    return unravel(numbers + jnp.asarray(moves, numbers.dtype) @ z)
 
 
-def _read(channel: Callable, trajectory: Trajectory):
+def _read(channel: Callable, trajectory):
     values = channel(trajectory)
     shape = None if values is None else np.shape(values)
     if shape != trajectory.ts.shape:
@@ -373,8 +333,9 @@ class Fit(Module):
         """Gaps between the end of an interval and the start of the next."""
         if not self.joints.shape[0]:
             return jnp.zeros((0, 0))
-        rows = lambda s: jnp.concatenate([s.q, s.v, s.w], axis=-1)  # noqa: E731
-        ends = jnp.concatenate([rows(x.states)[:, -1] for x in made])
+        rows = jax.vmap(lambda state: ravel_pytree(state)[0])
+        last = lambda states: jax.tree.map(lambda x: x[:, -1], states)  # noqa: E731
+        ends = jnp.concatenate([rows(last(x.states)) for x in made])
         starts = jnp.concatenate([rows(x.first) for x in made])
         before, after = self.joints.T
         return jax.vmap(jnp.matmul)(self.gaps, ends[before] - starts[after])

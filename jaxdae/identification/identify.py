@@ -1,4 +1,4 @@
-"""Parameters of a system from measured data."""
+"""Parameters of a system, or of differential-algebraic equations, from measured data."""
 
 import dataclasses
 import time
@@ -57,7 +57,8 @@ def identify(
 
     Args:
         build: maps resolved parameters to `(system, formulation)`, or `(system, formulation,
-            controller)`; of experiments with conditions, `build(params, conditions)`.
+            controller)`, or to a `DAE` or `(dae, controller)`; of experiments with conditions,
+            `build(params, conditions)`.
         params: pytree of first guesses. Estimated are its floating-point arrays and its
             parametrizations (`Positive`, `Interval`, …); Python numbers are held.
         experiments: what was measured, one record or several.

@@ -4,16 +4,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxdae.formulations.structure import depends_on
 from jaxdae.identification.data import Channel, Experiment, label, Prior, UnknownStart
 from jaxdae.identification.fit import (
     Batch,
@@ -33,16 +30,10 @@ from jaxdae.identification.uncertainty import (
     require_freedom,
     ROUND_OFF,
 )
-from jaxdae.runs import simulate
-from jaxdae.simulation.problem import START_TOLERANCE
-from jaxdae.systems import consistent_state, State, System
-from jaxdae.systems.checks import constraint_counts
-from jaxdae.systems.dynamics import constraint_residuals
+from jaxdae.systems import State, Variables
 from jaxdae.systems.precision import in_dtype
 from jaxdae.tuning.parametrizations import is_parametrization, resolve, trainable
 
-# Of a tangent basis: singular values of the constraints below this part of the largest are zero.
-_DEPENDENT = 1e-8
 # Runs of one batch take as many fixed steps; one this much longer than another has its own.
 _MOST_LONGER = 2.0
 
@@ -51,14 +42,15 @@ class Freedom(NamedTuple):
     """How a start may move.
 
     Args:
-        moves: from independent coordinates `z` to changes of `(q, v, w)`, shape `(2n+k, d)`.
+        moves: from independent coordinates `z` to changes of the numbers of a state, `(q, v, w)`
+            or `(y, z)`, shape `(numbers, d)`.
         prior: from `z` to what the guess's own noise makes of it, shape `(d, d)`.
         names: of the coordinates.
     """
 
     moves: Any
     prior: Any
-    names: tuple[str, ...] = ()
+    names: Sequence[str] = ()
 
     @property
     def priors(self) -> int:
@@ -86,7 +78,7 @@ class Piece:
         given: controller and conditions.
         guess: state at the start.
         freedom: how that may move.
-        function: the start as a function of the system, if it is one.
+        function: the start as a function of the declaration, if it is one.
         project: whether it is brought onto the constraints.
         origin: from which times count [s]; zero where system or input depends on time.
     """
@@ -99,7 +91,7 @@ class Piece:
     values: np.ndarray
     weights: np.ndarray
     given: Any
-    guess: State
+    guess: State | Variables
     freedom: Freedom
     function: Callable | None
     project: bool
@@ -264,69 +256,9 @@ def _failure(task: Task, x, experiments) -> str:
     )
 
 
-def no_freedom(state: State) -> Freedom:
+def no_freedom(state) -> Freedom:
     """Of a start that is known."""
-    return Freedom(np.zeros((2 * state.q.size + state.w.size, 0)), np.zeros((0, 0)))
-
-
-def freedom(system: System, t, state: State, start: UnknownStart) -> Freedom:
-    """Independent coordinates of the consistent states near a consistent one."""
-    rates = lambda v: constraint_residuals(system, t, state.q, v).phi_dot  # noqa: E731
-    m = constraint_counts(system, state)[0]
-    jac = np.asarray(jax.jacfwd(rates)(state.v))
-    labels = system.labels()
-    n, k = state.q.size, state.w.size
-    coordinates = [labels.coordinate(i) for i in range(n)]
-    actuators = [*labels.actuators[:k], *(f"w{i + 1}" for i in range(len(labels.actuators), k))]
-    moves, priors, names = zip(
-        _directions(jac[:m], start.q, n, coordinates),
-        _directions(jac, start.v, n, [f"{x}'" for x in coordinates]),
-        _directions(np.zeros((0, k)), start.w, k, actuators),
-        strict=True,
-    )
-    block = scipy.linalg.block_diag
-    return Freedom(block(*moves), block(*priors), tuple(x for part in names for x in part))
-
-
-def _directions(
-    jac: np.ndarray, sigma, n: int, labels: list[str]
-) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Allowed directions, what the guess's noise makes of them, and their names.
-
-    Directions are in units of the standard deviations, or of one where these are infinite;
-    coordinates that are held are further constraints.
-    """
-    if not n:
-        return np.zeros((0, 0)), np.zeros((0, 0)), []
-    sigma = np.broadcast_to(np.asarray(sigma, float), (n,))
-    known = np.isfinite(sigma) & (sigma > 0)
-    scale = np.where(known, sigma, 1.0)
-    rows = np.concatenate([jac * scale, np.eye(n)[sigma == 0]])
-    basis = scale[:, None] * _null_space(rows)
-    prior = np.zeros((basis.shape[1],) * 2)
-    if basis.size:
-        seen = np.asarray(
-            np.linalg.qr(np.where(known, 1.0 / scale, 0.0)[:, None] * basis, mode="r")
-        )
-        prior[: seen.shape[0]] = seen
-    return basis, prior, [_direction_name(column, labels) for column in basis.T]
-
-
-def _null_space(rows: np.ndarray) -> np.ndarray:
-    """Orthonormal basis of what the rows send to zero, along coordinates where that is possible."""
-    if not rows.size:
-        return np.eye(rows.shape[1])
-    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
-    _, values, right = np.linalg.svd(rows / np.where(sizes > 0, sizes, 1.0))
-    rank = int(np.sum(values > _DEPENDENT * max(values.max(initial=0.0), 1e-300)))
-    return right[rank:].T
-
-
-def _direction_name(column: np.ndarray, labels: list[str]) -> str:
-    """The coordinate that a direction moves most."""
-    moved = np.flatnonzero(np.abs(column) > 1e-9 * np.abs(column).max())
-    most = labels[int(np.argmax(np.abs(column)))]
-    return most if moved.size == 1 else f"{most} and what moves with it"
+    return Freedom(np.zeros((ravel_pytree(state)[0].size, 0)), np.zeros((0, 0)))
 
 
 def groups_of(
@@ -395,45 +327,44 @@ def _samples(experiment: Experiment, at: np.ndarray, channels) -> tuple[np.ndarr
 
 
 # Guess, freedom, function, projection and origin, as in `Piece`.
-_Begun = tuple[State, Freedom, Callable | None, bool, float]
+_Begun = tuple[Any, Freedom, Callable | None, bool, float]
 
 
 def _first(parts_of: Callable, trained, experiment: Experiment, name: str, t: float) -> _Begun:
     """How an experiment starts."""
     start, parts = experiment.start, parts_of(trained)
     wanted = start.guess if isinstance(start, UnknownStart) else start
-    function = None if isinstance(wanted, State) else wanted
-    guess = wanted if isinstance(wanted, State) else wanted(parts[0])
-    if not isinstance(guess, State):
-        raise TypeError(
-            f"identify: the start of experiment {name} is a function that returned a "
-            f"{type(guess).__name__}, must return a State(q, v)."
-        )
+    function = None if isinstance(wanted, State | Variables) else wanted
+    what = f"identify: the start of experiment {name} is"
+    if function is not None:
+        what, wanted = f"{what} a function that returned", function(parts.declaration)
+    guess = parts.as_state(wanted, what)
     if not all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(guess)):
         raise ValueError(
-            f"identify: the start of experiment {name} is not finite; give numbers for q, v and w."
+            f"identify: the start of experiment {name} is not finite; give numbers for "
+            f"{', '.join(guess._fields) if isinstance(guess, Variables) else 'q, v and w'}."
         )
+    parts.check(t, guess)
     if isinstance(start, UnknownStart):
         near, free, _, project, origin = _node(parts, t, guess, start)
         return near if function is None else guess, free, function, project, origin
     # Whether a parameter moves the constraints at a known start.
-    residuals = lambda trained: _residuals(parts_of(trained)[0], t, guess)  # noqa: E731
+    residuals = lambda trained: parts_of(trained).residuals(t, guess)  # noqa: E731
     slopes = () if function is not None else jax.tree.leaves(jax.jacfwd(residuals)(trained))
-    project = any(np.any(np.asarray(x) != 0) for x in slopes)
-    if not project:
-        _require_consistent(parts[0], t, guess, name)
+    moves = any(np.any(np.asarray(x) != 0) for x in slopes)
+    parts.check_start(t, guess, name, moves=moves)
+    project = moves or parts.always_projects
     return guess, no_freedom(guess), function, project, _origin(parts, guess, t)
 
 
-def _node(parts, t: float, state: State, start: UnknownStart | None = None) -> _Begun:
+def _node(parts, t: float, state, start: UnknownStart | None = None) -> _Begun:
     """How an interval starts that is estimated; later ones anywhere on the constraints."""
-    near = consistent_state(parts[0], state.q, state.v, t, w=state.w)
-    free = freedom(parts[0], t, near, UnknownStart(near) if start is None else start)
-    constrained = _residuals(parts[0], t, near).phi_dot.size > 0
-    return near, free, None, constrained, _origin(parts, near, t)
+    near = parts.consistent(t, state)
+    free = Freedom(*parts.directions(t, near, UnknownStart(near) if start is None else start))
+    return near, free, None, parts.is_constrained(t, near), _origin(parts, near, t)
 
 
-def _guessed(parts, settings, experiment: Experiment, name: str, start: State, starts: list):
+def _guessed(parts, settings, experiment: Experiment, name: str, start, starts: list):
     """Guesses of the states where later intervals start.
 
     Those that the experiment gives; else those of a run with the first guess of the parameters.
@@ -441,13 +372,10 @@ def _guessed(parts, settings, experiment: Experiment, name: str, start: State, s
     if experiment.guess is not None:
         at = [int(np.flatnonzero(experiment.ts == t)[0]) for t in starts[1:]]
         return [jax.tree.map(lambda x, i=i: x[i], experiment.guess) for i in at]
-    system, formulation, controller = parts
-    states = simulate(
-        system, formulation, start, t0=starts[0], t1=experiment.ts[-1], dt=settings.dt,
-        solver=settings.solver, stepsize_controller=settings.stepsize_controller,
-        saveat=diffrax.SaveAt(ts=jnp.asarray(starts[1:])), controller=controller,
-        max_steps=settings.max_steps, throw=False, start_tolerance=None,
-    ).states  # fmt: skip
+    problem, method = parts.prepared(
+        start, starts[0], experiment.ts[-1], settings.dt, np.asarray(starts[1:]), settings
+    )
+    states = parts.states_of(parts.trajectory(problem, method))
     if not all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(states)):
         raise ValueError(
             f"identify: with the first guess the run of experiment {name} does not reach the start "
@@ -457,45 +385,9 @@ def _guessed(parts, settings, experiment: Experiment, name: str, start: State, s
     return [jax.tree.map(lambda x, i=i: x[i], states) for i in range(len(starts) - 1)]
 
 
-def _residuals(system, t, state: State):
-    return constraint_residuals(in_dtype(system, state.q.dtype), t, state.q, state.v)
-
-
-def _require_consistent(system, t, state: State, name: str) -> None:
-    result = _residuals(system, t, state)
-    worst = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (result.phi, result.phi_dot))
-    size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
-    if not worst <= START_TOLERANCE * (1 + size):
-        raise ValueError(
-            f"identify: the start of experiment {name} is off the constraints by {worst:.3g}; make "
-            "it consistent, jaxdae.consistent_state(system, q, v), or give UnknownStart(state)."
-        )
-
-
-def _origin(parts, state: State, start: float) -> float:
+def _origin(parts, state, start: float) -> float:
     """Zero where a system or its input depends on time itself, else the start."""
-    system, _, controller = parts
-    system = in_dtype(system, state.q.dtype)
-    if controller is not None and not callable(controller):
-        return 0.0
-
-    def everything(t, q, v, w):
-        u = None if controller is None else controller(t, q, v, w)
-        result = constraint_residuals(system, t, q, v)
-        lam = jnp.zeros_like(result.phi_dot)
-        return (
-            result,
-            system.kinetic_energy(t, q, v),
-            system.potential_energy(t, q),
-            system.dissipation(t, q, v),
-            system.force(t, q, v, w, u),
-            system.reaction_dependent_force(t, q, v, w, u, lam),
-            system.actuator_rate(t, q, v, w, u),
-            system.mass_matrix(t, q),
-        )
-
-    zero = jnp.zeros((), state.q.dtype)
-    return 0.0 if depends_on(everything, 0, zero, state.q, state.v, state.w) else start
+    return 0.0 if parts.depends_on_time(state) else start
 
 
 def gaps_between(groups: list[list[Piece]]) -> tuple[np.ndarray, np.ndarray]:
@@ -505,7 +397,7 @@ def gaps_between(groups: list[list[Piece]]) -> tuple[np.ndarray, np.ndarray]:
         Pairs of runs, numbered through all groups, one of which goes on where the other ends, shape
         `(joints, 2)`; from the difference of their states to its independent part in units of the
         motion's size nearby, which changes by many powers of ten where it is unstable, shape
-        `(joints, d, 2n+k)`.
+        `(joints, d, numbers)`.
     """
     made = [x for group in groups for x in group]
     numbers = {(x.experiment, x.number): i for i, x in enumerate(made)}
@@ -517,8 +409,8 @@ def gaps_between(groups: list[list[Piece]]) -> tuple[np.ndarray, np.ndarray]:
         near = (numbers.get((i, j)) for j in (k - 1, k, k + 1))
         states = [made[x].guess for x in near if x is not None]
         sizes = []
-        for name in ("q", "v", "w"):
-            values = np.abs(np.stack([np.asarray(getattr(x, name)) for x in states]))
+        for leaves in zip(*map(jax.tree.leaves, states), strict=True):
+            values = np.abs(np.stack([np.ravel(x) for x in leaves]))
             sizes.append(np.full(values.shape[1], values.max(initial=0.0) or 1.0))
         scale = np.concatenate(sizes)[:, None]
         directions = made[number].freedom.moves / scale

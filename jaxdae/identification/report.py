@@ -35,7 +35,7 @@ from jaxdae.identification.uncertainty import (
     sensitivity,
 )
 from jaxdae.reprs import shown
-from jaxdae.systems import State
+from jaxdae.systems import State, Variables
 from jaxdae.tuning.parametrizations import resolve
 
 # Correlations of at least this size are worth a line, but not more than so many.
@@ -99,7 +99,8 @@ class Identification:
         unidentifiable: directions that no channel sees, in words.
         starts: fitted starts, one for each experiment.
         moved_starts: by experiment, how far a start that is known was brought to the constraints of
-            the estimate: largest change of coordinates or velocities, as a part of their largest.
+            the estimate: largest change of coordinates, velocities or `y`, as a part of their
+            largest.
         start_errors: standard errors of the independent coordinates of unknown starts, by name.
         data: channels of each experiment beside the model, by name.
         gap: largest gap between intervals of a divided record, as a part of the motion's size.
@@ -129,7 +130,7 @@ class Identification:
     noise_change: float
     at_bounds: tuple[str, ...]
     unidentifiable: tuple[str, ...]
-    starts: tuple[State, ...]
+    starts: tuple[State | Variables, ...]
     moved_starts: Mapping[str, float]
     start_errors: Mapping[str, float]
     data: tuple[Mapping[str, FittedChannel], ...]
@@ -309,19 +310,25 @@ def _singularities(task: Task, x, names, experiments) -> tuple[SingularPositions
     return passed(x) or tuple(one._replace(guessed=True) for one in passed(task.x))
 
 
-def _moved(starts: Mapping[int, State], experiments: Sequence[Experiment]) -> dict[str, float]:
+def _moved(starts: Mapping[int, Any], experiments: Sequence[Experiment]) -> dict[str, float]:
     """How far known starts were brought to the constraints: largest change, by their largest."""
     found = {}
     for i, experiment in enumerate(experiments):
-        if isinstance(experiment.start, State):
+        if isinstance(experiment.start, State | Variables):
             before, after = (
-                (np.asarray(x.q), np.asarray(x.v)) for x in (experiment.start, starts[i])
+                [np.asarray(x) for x in jax.tree.leaves(_given(x))]
+                for x in (experiment.start, starts[i])
             )
             found[label(i, experiment)] = max(
                 float(np.abs(b - a).max(initial=0.0) / (np.abs(a).max(initial=0.0) or 1.0))
                 for a, b in zip(before, after, strict=True)
             )
     return found
+
+
+def _given(start: State | Variables) -> Any:
+    """What of a start does not follow from the rest."""
+    return start.y if isinstance(start, Variables) else (start.q, start.v)
 
 
 def _stop_reason(ended: Ended) -> str:

@@ -52,7 +52,8 @@ def inverse_factors(matrix: Float[Array, "n n"], added: Float[Array, " n"] | Non
     """
     matrix, eye = jax.lax.stop_gradient(matrix), jnp.eye(len(matrix), dtype=matrix.dtype)
     more = jnp.zeros_like(matrix[0]) if added is None else jax.lax.stop_gradient(added)
-    return (_pivoted if len(matrix) <= MOST_PIVOTED else _one_operation)(matrix, more, eye, eye)
+    small = len(matrix) <= MOST_PIVOTED or jnp.iscomplexobj(matrix)  # of which kernels have none
+    return (_pivoted if small else _one_operation)(matrix, more, eye, eye)
 
 
 def refined(matrix: Float[Array, "n n"], right: Float[Array, " n"], added: Float[Array, " n"]):

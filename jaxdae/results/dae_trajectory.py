@@ -36,7 +36,10 @@ class DAETrajectory(eqx.Module):
         final_time: the last time reached with finite values [s].
         last: `Variables` there, of a run that failed, too.
         result_code: diffrax's result code, as it comes out of the solver; see `result`.
-        stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …).
+        stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …). Of
+            steps found by Newton's iteration also `num_iterations`, `num_factorizations` of its
+            matrices and `num_unsolved_steps`, those for which it did not converge; kernels with
+            fixed steps leave them out.
         index: of the equations: 0, 1 or 2.
         why_not_native: what kept the native backend from serving, in words, or what of a native
             run's derivatives is left to the plain program; `None` where nothing is.

@@ -40,7 +40,10 @@ class Trajectory(eqx.Module):
         final_time: the last time reached with a finite state [s]; where fixed steps went on through
             NaN, the last such time that was saved, or else `t0`.
         result_code: diffrax's result code, as it comes out of the solver; see `result`.
-        stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …).
+        stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …). Of
+            steps found by Newton's iteration also `num_iterations`, `num_factorizations` of its
+            matrices and `num_unsolved_steps`, those for which it did not converge; kernels with
+            fixed steps leave them out.
         saved: what `saveat` asked for, when it is not plain states.
         why_not_native: what kept the native backend from serving, in words, or what of a native
             run's derivatives is left to the plain program; `None` where nothing is.

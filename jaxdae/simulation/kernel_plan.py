@@ -16,7 +16,7 @@ from jaxdae.memory import Memory
 from jaxdae.simulation.backends import UnsuitedError
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import Method, Problem
-from jaxdae.solvers.event import fall
+from jaxdae.solvers.event import fall, lowest
 from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.implicit_stages import with_tolerances
 from jaxdae.solvers.kernel_steps import ConstrainedEquations, step_method
@@ -84,8 +84,11 @@ class KernelPlan(NamedTuple):
         rest = self._replace(static=None, shapes=(), unravel=tuple)
         return rest, tuple(pieces), shape, kinds
 
-    def integration(self):
+    def integration(self, *, counted: bool = True):
         """The integration as a kernel.
+
+        Args:
+            counted: whether it says what its iterations took, if there are any.
 
         Raises:
             UnsuitedError: for an operation that kernels do not have.
@@ -103,7 +106,7 @@ class KernelPlan(NamedTuple):
         initial_value = _PROBLEMS.get(alone.key(), declared, self._initial_value)
         run = KernelRun(
             initial_value, self.saving, self.rows, self.max_steps, self.first_given,
-            step_ends=self.step_ends, strict=self.strict,
+            step_ends=self.step_ends, strict=self.strict, counted=counted,
         )  # fmt: skip
         try:
             run.programs()
@@ -128,7 +131,7 @@ class KernelPlan(NamedTuple):
             self._control if self.adaptive else None,
             self.unravel, self.dtype, project=finish,
             between=self._between if isinstance(self.solver, Sampled) else None,
-            event=Event(self._event_value, fall) if self._event(self.shapes) else None,
+            event=Event(self._event_values, fall, lowest) if self._event(self.shapes) else None,
         )  # fmt: skip
 
     def _between(self, t1, t, *states):
@@ -151,9 +154,9 @@ class KernelPlan(NamedTuple):
     def _event(self, parameters):
         return self._declared(parameters)[2]
 
-    def _event_value(self, t, y, *parameters):
+    def _event_values(self, t, y, *parameters):
         t = self._sign(parameters) * t
-        return self._event(parameters).value(t, self.unravel(y), self._args(parameters))
+        return self._event(parameters).values(t, self.unravel(y), self._args(parameters))
 
     def plain_parts(self, parameters):
         """What the plain backend takes: arguments of the field, step control and event."""

@@ -9,7 +9,7 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 
-from jaxdae.kernels.integration.arguments import StepSummary
+from jaxdae.kernels.integration.arguments import StepCounts, StepSummary
 from jaxdae.kernels.launch import obstacles
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import AbstractBackend, UnsuitedError
@@ -18,8 +18,10 @@ from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Times
 from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.constrained_term import enforces_constraints
+from jaxdae.solvers.counted import Totals
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.kernel_steps import step_method
+from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import is_symmetric, stepping
 from jaxdae.solvers.sampled import SampleSteps
 
@@ -54,7 +56,11 @@ class NativeBackend(AbstractBackend):
         sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
         asked = _increasing(times, plan, sub, sign, method.stepsize_controller)
         rows, final, *more = integrate(run, *numbers, asked)
-        steps = _adaptive(sign, *more) if plan.adaptive else _fixed(times, sub)
+        misfit, counts = None, more.pop() if run.counts_steps else None
+        if problem.event is not None:
+            size, which, at = more.pop()
+            misfit = Misfit(size, which, sign * at)
+        steps = _adaptive(sign, more, counts) if plan.adaptive else _fixed(times, sub)
         if sub.t1 and not (sub.steps == 1 or steps.on_rows):
             # Behind the last row that was reached.
             rows = _with_row(rows, final, steps.reached)
@@ -63,6 +69,7 @@ class NativeBackend(AbstractBackend):
         return Integration(
             self, steps.ts, _as_trees(rows, plan.unravel, end), steps.end_time, end[0],
             _stats(steps, method), steps.result, why_not=_why_not(method, run.own_rule),
+            misfit=misfit,
         )  # fmt: skip
 
     def reader(self, function: Callable, row, parts, *, by_system: bool) -> Callable:
@@ -188,6 +195,7 @@ class _Steps(NamedTuple):
         result: diffrax's result code.
         reached: number of rows.
         on_rows: whether the end of the run is the last row already.
+        counts: what their iterations took, as floating-point numbers; `None` without any.
     """
 
     ts: Any
@@ -197,9 +205,11 @@ class _Steps(NamedTuple):
     result: Any
     reached: Any
     on_rows: bool
+    counts: Totals | None = None
 
 
-def _adaptive(sign, times, numbers) -> _Steps:
+def _adaptive(sign, more, counts) -> _Steps:
+    times, numbers = more
     summary = StepSummary(*numbers)
     return _Steps(
         jnp.where(jnp.isfinite(times), sign * times, jnp.inf),
@@ -209,6 +219,7 @@ def _adaptive(sign, times, numbers) -> _Steps:
         _result(summary.result),
         summary.rows.astype(int),
         on_rows=False,
+        counts=None if counts is None else Totals(*StepCounts(*counts)),
     )
 
 
@@ -235,7 +246,8 @@ def _stats(steps: _Steps, method: Method) -> dict[str, Any]:
     counts = (steps.made, steps.accepted, steps.made - steps.accepted)
     names = ("num_steps", "num_accepted_steps", "num_rejected_steps")
     stats: dict[str, Any] = dict(zip(names, map(jnp.asarray, counts), strict=True))
-    return {**stats, "max_steps": method.max_steps}
+    took = {} if steps.counts is None else steps.counts.stats()
+    return {**stats, **took, "max_steps": method.max_steps}
 
 
 def _why_not(method: Method, own_rule: str | None) -> str | None:

@@ -11,9 +11,9 @@ from jax.flatten_util import ravel_pytree
 from jaxdae.derivatives.functions import FORWARD, Function, REVERSE
 from jaxdae.kernels.integration.arguments import jumps_of, StepSummary
 from jaxdae.kernels.integration.run import KernelRun
-from jaxdae.simulation.plain import ending
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.grid import Grid, ToKnownEnds
+from jaxdae.solvers.monitored import solve_until
 
 # What derivatives of a mode go through; `DirectAdjoint` has all of them, but takes more time.
 _ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
@@ -50,13 +50,15 @@ def plain_run(
             else:
                 controller = diffrax.ClipStepSizeController(controller, steps, jumps)
         adjoint = _ADJOINTS.get(mode, diffrax.DirectAdjoint)()
-        result = diffrax.diffeqsolve(
-            term_of(solver), solver, times.start, times.end, times.first_step,
-            run.problem.unravel(y), args, saveat=_saveat(run, times.saved), adjoint=adjoint,
+        result, misfit = solve_until(
+            event, s, term_of(solver), solver, times.start, times.end, times.first_step,
+            run.problem.unravel(y), args=args, saveat=_saveat(run, times.saved), adjoint=adjoint,
             stepsize_controller=controller if times.grid is None else Grid(times.grid),
-            max_steps=run.max_steps, event=ending(event, times), throw=False,
+            max_steps=run.max_steps, throw=False,
         )  # fmt: skip
-        return _as_kernels_do(run, result, s)
+        more = [] if misfit is None else [jnp.stack(misfit)]
+        more += [jnp.zeros(run.problem.counted, run.problem.dtype)] if run.counts_steps else []
+        return [*_as_kernels_do(run, result, s), *more]
 
     shapes = (jax.ShapeDtypeStruct(x, run.problem.dtype) for x in run.results())
     one_way = any(x.one_way for x in run.problem.own_rules)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -12,10 +13,16 @@ from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.problem import default_tolerance, Integration, Method, Times
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
-from jaxdae.solvers.event import AbstractEvent, HALVING
+from jaxdae.solvers.counted import counted, Counting
 from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.monitored import solve_until
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import with_period
+
+# Adjoints that give back the state of the step size controller.
+_HAND_ON_STATES = (
+    diffrax.RecursiveCheckpointAdjoint, diffrax.ForwardMode, diffrax.DirectAdjoint,
+)  # fmt: skip
 
 
 class PlainBackend(AbstractBackend):
@@ -31,30 +38,40 @@ class PlainBackend(AbstractBackend):
         if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
             stepping = parts_of(solver).method
             times, parts, y0 = reverse_only((times, parts, y0), stepping, method.why_not)
-        solution = diffrax.diffeqsolve(
+        control = with_period(step_control(method.stepsize_controller, times), problem.controller)
+        saveat, counting = with_end(method, times.saved), None
+        if type(method.adjoint) in _HAND_ON_STATES:
+            counting = counted(solver)
+        if counting is not None:
+            control = Counting(control)
+            saveat = eqx.tree_at(lambda x: x.controller_state, saveat, True)
+        solution, misfit = solve_until(
+            problem.event,
+            jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype),
             problem.term_of(solver),
-            solver,
+            solver if counting is None else counting,
             times.start,
             times.end,
             times.first_step,
             y0,
             args=parts,
-            saveat=with_end(method, times.saved),
-            stepsize_controller=with_period(
-                step_control(method.stepsize_controller, times), problem.controller
-            ),
+            saveat=saveat,
+            stepsize_controller=control,
             adjoint=method.adjoint,
             progress_meter=method.meter,
             max_steps=method.max_steps,
-            event=ending(problem.event, times),
             throw=False,
         )
         ts, rows = solution.ts, solution.ys
         (ts, end_time), (rows, end) = ts, rows  # pyright: ignore[reportGeneralTypeIssues]
         end_time, end = jax.tree.map(lambda x: x[0], (end_time, end))
+        stats = solution.stats
+        if counting is not None:
+            state: Any = solution.controller_state
+            stats = {**stats, **state[1].stats()}
         return Integration(
-            self, ts, rows, end_time, end, solution.stats, solution.result, solution.interpolation,
-            method.why_not,
+            self, ts, rows, end_time, end, stats, solution.result, solution.interpolation,
+            method.why_not, misfit,
         )  # fmt: skip
 
     def reader(self, function: Callable, row, parts, *, by_system: bool) -> Callable:
@@ -62,21 +79,6 @@ class PlainBackend(AbstractBackend):
         # A start that is not finite is the final state as well.
         result = jax.eval_shape(function, *row, parts)
         return lambda t, y: with_nan_safe_derivative(function, result, t, y, parts)
-
-
-def ending(event: AbstractEvent | None, times: Times) -> diffrax.Event | None:
-    """What ends a run before its time, as diffrax takes it."""
-    if event is None:
-        return None
-    # Diffrax asks at times that always increase.
-    sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
-
-    def value(t, y, args, **kwargs):
-        del kwargs
-        # Of the default precision, as what diffrax puts in its place where it does not count.
-        return event.value(sign * t, y, args).astype(float)
-
-    return diffrax.Event(value, HALVING, direction=False)
 
 
 def step_control(asked, times: Times) -> Any:

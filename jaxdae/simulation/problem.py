@@ -148,6 +148,8 @@ class Integration(NamedTuple):
         result: diffrax's result code.
         interpolation: dense output, or `None`.
         why_not: what of the run or its derivatives is not native, in words, or `None`.
+        misfit: how far functions of an event are from what steps take them for, a
+            `jaxdae.solvers.monitored.Misfit`; `None` without one.
     """
 
     backend: Any
@@ -159,6 +161,7 @@ class Integration(NamedTuple):
     result: diffrax.RESULTS
     interpolation: Any = None
     why_not: str | None = None
+    misfit: Any = None
 
 
 class Solution(NamedTuple):

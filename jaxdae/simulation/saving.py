@@ -8,6 +8,7 @@ import jax
 
 from jaxdae.simulation.problem import Method
 from jaxdae.solvers.projected import between_steps
+from jaxdae.systems.precision import in_dtype
 
 _STANDARD = diffrax.SubSaveAt(t1=True).fn
 
@@ -46,9 +47,9 @@ def with_end(method: Method, saved) -> diffrax.SaveAt:
         saved: times of the rows where the run asks for none.
     """
     saveat, projection = method.saveat, between_steps(method.solver)
-    end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[0])  # noqa: ARG005
+    end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: in_dtype(y[0], t.dtype))  # noqa: ARG005
     if saveat is None:
-        return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=saved), end))
+        return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=saved, fn=_of_one_precision), end))
     project = None if projection is None else projection.project
     # Rows of a single one are projected afterwards, all at once.
     later = project is None or is_sub(saveat.subs)
@@ -56,13 +57,20 @@ def with_end(method: Method, saved) -> diffrax.SaveAt:
     return eqx.tree_at(lambda s: s.subs, saveat, (subs, end), is_leaf=lambda x: x is None)
 
 
+def _of_one_precision(t, y, args):
+    """What was integrated, in its precision: that of dense output may be a higher one."""
+    del args
+    return in_dtype(y, t.dtype)
+
+
 def _on_state(sub, project, later: bool):
     """A user's `fn(t, y, args)` sees the state; the standard one saves what was integrated."""
     standard = sub.fn is _STANDARD
     if standard and later:
-        return sub
+        return eqx.tree_at(lambda s: s.fn, sub, _of_one_precision)
 
     def on_state(t, y, args, fn=sub.fn):
+        y = _of_one_precision(t, y, args)
         y = y if project is None else project(t, y, args)
         system, formulation, _ = args
         return y if standard else fn(t, formulation.recover(system, t, y[0]), args)

@@ -7,11 +7,13 @@ method with short steps along the motion. Derivatives follow from that alone: th
 at a constant time, with the state moved there along the motion behind the event.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 
@@ -29,7 +31,9 @@ from jaxdae.events.records import (
 from jaxdae.simulation.field import vector_field
 from jaxdae.simulation.flow import event_rates, moved
 from jaxdae.simulation.problem import Integration, Method, Problem
+from jaxdae.solvers.counted import Totals
 from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import constraint_residuals, State
 
@@ -54,7 +58,7 @@ class _Part(NamedTuple):
         rows: what is saved.
         crossed: which functions are zero as they have just crossed it, shape (k,).
         pending: events that happen here, too, shape (k,).
-        steps: made, kept, and made in searches.
+        steps: made, kept, and made in searches; what iterations took, as `Totals` has it.
         events: that happened.
     """
 
@@ -114,12 +118,23 @@ def integrate(problem: Problem, method: Method, y0, solve: Callable) -> tuple[In
     part = _Part(
         start, first, start, jnp.array(False), _SUCCESSFUL, jnp.full(ts.shape, jnp.inf, ts.dtype),
         jax.tree.map(lambda x: jnp.full((ts.size, *x.shape), jnp.inf, x.dtype), y0),
-        none, none, jnp.zeros(3, int), records,
+        none, none, jnp.zeros(3 + len(Totals._fields), int), records,
     )  # fmt: skip
 
+    def advanced(part: _Part) -> _Part:
+        # Parts of members that have ended are of no length, and nothing depends on them.
+        on = ~part.done
+        ahead = part._replace(time=_where(part.time, on), y=_where(part.y, on))
+        ahead = ahead._replace(rows=_where(part.rows, on), events=_where(part.events, on))
+        after = run.where(on).part(ahead)
+        return jax.tree.map(lambda a, b: jnp.where(on, a, b), after, part)
+
+    # Of a batch all members go on together: a condition for each would be none, and loops that
+    # diffrax checkpoints would not have the same number of turns in all.
     @jax.checkpoint
     def go_on(part: _Part) -> _Part:
-        return jax.lax.cond(part.done, lambda x: x, run.part, part)
+        ended = eqxi.unvmap_all(part.done)
+        return jax.lax.cond(ended, lambda x: x, advanced, part)
 
     part, _ = jax.lax.scan(lambda part, _: (go_on(part), None), part, length=length)
     return run.ended(part), run.events_of(part)
@@ -157,7 +172,13 @@ class _Run:
         self.ends_run = jnp.array([x.reset is None for x in events])
         self.one_sided = jnp.array([x.one_sided for x in events])
         # Found where a part is traced.
-        self.example: Any = None
+        self.example: dict[str, Any] = {}
+
+    def where(self, on) -> "_Run":
+        """The same run, that depends on nothing unless `on` is true."""
+        run = copy.copy(self)
+        run.problem, run.method = _where((self.problem, self.method), on)
+        return run
 
     # One part.
 
@@ -171,7 +192,7 @@ class _Run:
         touching = self.one_sided & behind.known & (behind.sign < 0)
         undefined = ~jnp.isfinite(begun.value)
         wrong = jnp.any(touching | undefined)
-        target = jnp.where(ready | wrong, part.t, self.end)
+        target = jnp.where(ready | wrong | part.done, part.t, self.end)
         crossing = FirstCrossing.behind(self.fixed.events, behind, part.t)
         search = self._integrated(self.fixed, self.search, crossing, *here, target, None)
         seen = search.result == _OCCURRED
@@ -184,12 +205,16 @@ class _Run:
         okay = (integration.result == _SUCCESSFUL) & ~wrong
         found = self._zero(part, behind, until, end, seen, okay)
         times, rows = self._rows(part, integration, end, until, found)
-        steps = [integration.stats[x] for x in ("num_steps", "num_accepted_steps")]
-        steps = jnp.stack([jnp.asarray(x, int) for x in (*steps, search.stats["num_steps"])])
+        stats = integration.stats
+        self.example["counts"] = all(x in stats for x in Totals.names())
+        steps = [stats[x] for x in ("num_steps", "num_accepted_steps")]
+        steps += [search.stats["num_steps"], *(stats.get(x, 0) for x in Totals.names())]
+        steps = jnp.stack([jnp.asarray(x, int) for x in steps])
         unwatched = ~behind.known & (part.events.unwatched == jnp.inf)
         events = eqx.tree_at(
             lambda x: x.unwatched, part.events, jnp.where(unwatched, here[0], part.events.unwatched)
         )
+        events = _with_misfit(events, search.misfit)
         code = jnp.where(jnp.any(undefined), NOT_FINITE, jnp.where(wrong, LASTING, GOES_ON))
         culprit = jnp.argmax(jnp.where(jnp.any(undefined), undefined, touching))
         events = self._failed(events, code, culprit, begun.value[culprit])
@@ -212,8 +237,7 @@ class _Run:
         found = self._integrated(
             self.problem, self.method, None, part.t, part.y, until, ts if ts.size else None
         )
-        if self.example is None:
-            self.example = found.backend, found.why_not
+        self.example |= {"backend": found.backend, "why_not": found.why_not}
         rows = found.rows
         end = found.end, jax.tree.map(lambda x: x[-1], rows[1])
         count = self.row_times.size
@@ -378,7 +402,8 @@ class _Run:
             jax.tree.map(put, events.before, before), jax.tree.map(put, events.after, after),
             put(events.rates, at.rate[which]), put(events.curvatures, at.curvature[which]),
             put(events.distances, at.distance[which]), put(events.together, together),
-            events.unwatched, events.ending, events.culprit, events.amount,
+            events.unwatched, events.misfit, events.misfit_index, events.misfit_time,
+            events.ending, events.culprit, events.amount,
         )  # fmt: skip
 
     def ended(self, part: _Part) -> Integration:
@@ -390,13 +415,18 @@ class _Run:
             late = jnp.where(part.result == _SUCCESSFUL, times.end - self.end, 0.0)
             end, time = moved(time, end, late, parts), time + late
         ts, rows = self._with_end(ts, rows, time, end)
-        backend, why_not = self.example
-        made, kept, searched = part.steps
+        made, kept, searched, *counts = part.steps
         stats = {
             "num_steps": made, "num_accepted_steps": kept, "num_rejected_steps": made - kept,
             "num_search_steps": searched, "max_steps": self.method.max_steps,
         }  # fmt: skip
-        return Integration(backend, ts, rows, time, end[0], stats, part.result, why_not=why_not)
+        example = self.example
+        if example["counts"]:
+            stats |= Totals(*counts).stats()
+        return Integration(
+            example["backend"], ts, rows, time, end[0], stats, part.result,
+            why_not=example["why_not"],
+        )  # fmt: skip
 
     def _with_end(self, ts, rows, time, end):
         """Rows, and one for the end of the run behind them where it is asked for."""
@@ -447,6 +477,13 @@ def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool, bool]:
     return jnp.concatenate(found), bool(sub.t1), at_end
 
 
+def _where(tree, on):
+    """A tree as it is, that depends on nothing unless `on` is true, whatever derivatives are."""
+    arrays, rest = eqx.partition(tree, eqx.is_inexact_array)
+    arrays = jax.tree.map(lambda x: jnp.where(on, x, jax.lax.stop_gradient(x)), arrays)
+    return eqx.combine(arrays, rest)
+
+
 def _without_derivatives(x):
     return jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x
 
@@ -457,6 +494,14 @@ def _after(events: tuple[Event, ...], which, counted, t, before: State) -> State
     # Functions, as methods of modules with traced arrays have no hash.
     changes: list[Callable] = [lambda x=x: x.after(t, before) for x in events]
     return jax.lax.switch(number, [*changes, lambda: before])
+
+
+def _with_misfit(events: Events, found: Misfit) -> Events:
+    """Events with the largest misfit so far."""
+    worse = found.size > events.misfit
+    fields = lambda x: (x.misfit, x.misfit_index, x.misfit_time)  # noqa: E731
+    pick = lambda new, old: jnp.where(worse, jax.lax.stop_gradient(new), old).astype(old.dtype)  # noqa: E731
+    return eqx.tree_at(fields, events, jax.tree.map(pick, tuple(found), fields(events)))
 
 
 def _residual(system, t, state: State):

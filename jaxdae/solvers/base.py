@@ -44,12 +44,15 @@ class Step(NamedTuple):
         error: estimates the error of `y1`, shape `(n,)`; 0 by a method without an estimate.
         carry: what the next step is given, shape `(carried,)`.
         dense: makes what its dense output is made of.
+        counts: what its iterations took, `jaxdae.solvers.newton.Counts`; `None` by a method without
+            any, or one that does not tell.
     """
 
     y1: Any
     error: Callable[[], Any]
     carry: Any
     dense: Callable[[], Any]
+    counts: Any = None
 
 
 class AbstractStepMethod(Module):
@@ -95,6 +98,11 @@ class AbstractStepMethod(Module):
     def interpolate(self, t0, t1, y0, y1, dense, t) -> Any:
         """Dense output of a step at time `t`, shape `(n,)`."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether steps tell what their iterations took."""
+        return False
+
     def evaluations(self, dense: bool) -> int:
         """Evaluations of the rate, the first ones, on which a step or its dense output depends.
 
@@ -132,12 +140,40 @@ class AbstractTracedSolver(diffrax.AbstractSolver):
     takes_parts: ClassVar[bool] = False
 
 
-def step_in_kernel(solver) -> Callable:
-    """The step of a solver as kernels trace it.
+class AbstractIterativeSolver(AbstractTracedSolver):
+    """A solver whose steps are found by Newton's iteration, and that says what this took."""
 
-    A solver whose own is much code has `step_in_kernel`, which leaves out what is rarely needed.
-    """
-    return getattr(solver, "step_in_kernel", solver.step)
+    @abc.abstractmethod
+    def counted_step(
+        self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
+    ) -> tuple[tuple, Any]:
+        """One step, and what its iterations took.
+
+        Args:
+            terms: what is stepped, as of `diffrax.AbstractSolver.step`, and so on.
+            t0: likewise.
+            t1: likewise.
+            y0: likewise.
+            args: likewise.
+            solver_state: likewise.
+            made_jump: likewise.
+            in_kernel: whether a kernel traces it, for which what is much code is left out.
+
+        Returns:
+            What `step` returns, and `jaxdae.solvers.newton.Counts`.
+        """
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """One step; one of no length changes nothing."""
+        return self.counted_step(terms, t0, t1, y0, args, solver_state, made_jump)[0]
+
+
+def step_in_kernel(solver, terms, t0, t1, y0, args, solver_state, made_jump) -> tuple[tuple, Any]:
+    """The step of a solver as kernels trace it, and what its iterations took, or `None`."""
+    given = terms, t0, t1, y0, args, solver_state, made_jump
+    if isinstance(solver, AbstractIterativeSolver):
+        return solver.counted_step(*given, in_kernel=True)
+    return solver.step(*given), None
 
 
 def refuse_memory(solver, who: str) -> None:

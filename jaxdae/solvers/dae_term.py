@@ -3,7 +3,6 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
@@ -62,7 +61,7 @@ class DAEAt(Module):
         """The same; its derivatives in reverse mode leave failed members of a batch alone."""
         if self.in_kernel:
             return self.residual(h, change)
-        shape = jax.eval_shape(type(self).residual, self, h, change)
+        shape = eqx.filter_eval_shape(type(self).residual, self, h, change)
         return with_nan_safe_derivative(type(self).residual, shape, self, h, change)
 
 

@@ -9,11 +9,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxdae.linalg.lu import inverse_factors, product
-from jaxdae.solvers.base import AbstractTracedSolver
+from jaxdae.linalg.lu import product
+from jaxdae.solvers.base import AbstractIterativeSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
+from jaxdae.solvers.newton import Factors, newton, tangent_of
 from jaxdae.solvers.projection import policy
-from jaxdae.solvers.radau_stages import newton, tangent_of
 from jaxdae.systems import State
 from jaxdae.systems.kinematics import has_rate
 
@@ -99,27 +99,7 @@ class PreviousStep(NamedTuple):
     multipliers: Any
 
 
-class _Matrix(NamedTuple):
-    """The matrix of simplified Newton iterations, by inverse factors.
-
-    Args:
-        factors: `F` and `G`, see `inverse_factors`.
-    """
-
-    factors: list
-
-    def solved(self, right):
-        """The solution of linear equations."""
-        first, then = self.factors
-        return product(then, product(first, right))
-
-    def transposed(self, right):
-        """The same of the transposed equations."""
-        first, then = self.factors
-        return product(first.T, product(then.T, right))
-
-
-class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
+class GeneralizedAlpha(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
     r"""The generalized-alpha method for equations of motion with constraints [ArnoldBruls2007].
 
     Of second order, unconditionally stable in linear equations, with damping of vibrations that
@@ -238,8 +218,11 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         ahead = jnp.concatenate([mech.shift * slope[:n], first.shift * slope[n:]])
         return PreviousStep(rates, ahead, slope, jnp.zeros((), rates.dtype), normal, lam)
 
-    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step; one of no length changes nothing."""
+    def counted_step(
+        self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
+    ):
+        """One step, and what its iterations took; a step of no length changes nothing."""
+        del in_kernel
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         (state, _), past = y0, solver_state
         if made_jump is not False:
@@ -303,7 +286,7 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         guess = known(guess)
         slope, (mass, jac) = jax.jacfwd(residual, has_aux=True)(guess)
         mass, jac = known(mass), known(jac)
-        matrix = _Matrix(inverse_factors(slope, _added(mass, jac, splits, guess.size)))
+        matrix = Factors.of(slope, _added(mass, jac, splits, guess.size))
 
         def sizes(change, x):
             """Of changes, relative: of states, and of momenta that forces make."""
@@ -328,7 +311,7 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
 
         tangent = partial(tangent_of, matrix=matrix)
         equations = lambda x: residual(x)[0]  # noqa: E731
-        x, converged = jax.lax.custom_root(equations, guess, solve, tangent, has_aux=True)
+        x, counts = jax.lax.custom_root(equations, guess, solve, tangent, has_aux=True)
         end, _, a1 = ended(x)
         z, lam, *_ = jnp.split(x, splits)
         rates = z / h
@@ -344,7 +327,7 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         new = PreviousStep(
             rates, (a1 - rates) / h, (rates - past.rates) / h, 0.5 * h, normal, lam / h
         )
-        good = converged > 0
+        good = counts.converged > 0
         y1 = jax.tree.map(lambda a, b: jnp.where(still, a, jnp.where(good, b, jnp.nan)), y0, y1)
         error = jax.tree.map(lambda e: jnp.where(still, 0.0, jnp.where(good, e, jnp.inf)), error)
         new = jax.tree.map(lambda a, b: jnp.where(still, a, b), past, new)
@@ -355,7 +338,7 @@ class GeneralizedAlpha(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
 
         dense = {"y0": y0, "y1": y1, "k0": change(before, past.rates), "k1": change(after, rates)}
         error = (error, None)
-        return y1, error, dense, new, diffrax.RESULTS.successful
+        return (y1, error, dense, new, diffrax.RESULTS.successful), counts
 
     def _on_constraints(self, terms, t1, end: State, args, h):
         """Velocities projected onto the constraints, and what they were off, over `h^2`."""

@@ -13,6 +13,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.solvers.base import (
+    AbstractIterativeSolver,
     AbstractStepMethod,
     AbstractTracedSolver,
     at_once,
@@ -180,6 +181,10 @@ class SolverSteps(AbstractStepMethod):
         predicts = isinstance(self.solver, AbstractTracedSolver) and self.solver.state_is_prediction
         return not predicts
 
+    @property
+    def counts(self) -> bool:
+        return isinstance(self.solver, AbstractIterativeSolver)
+
     def dense_shape(self, states: int) -> tuple[int, ...]:
         return (packed_size(self._dense_shapes(_zeros(states))),)
 
@@ -201,15 +206,9 @@ class SolverSteps(AbstractStepMethod):
             state = unpacked(carry, self._carry_shapes(y0))
         else:
             state = self.solver.init(term, t0, t1, tree, args)
-        y1, error, dense, state, result = step_in_kernel(self.solver)(
-            # What has been begun here is of here.
-            term,
-            t0,
-            t1,
-            tree,
-            args,
-            state,
-            made_jump=count == 0,
+        # What has been begun here is of here.
+        (y1, error, dense, state, result), counts = step_in_kernel(
+            self.solver, term, t0, t1, tree, args, state, made_jump=count == 0
         )
         self._known["dense", y0.size, y0.dtype] = _shapes_of(_within(dense))
         y1 = jnp.where(diffrax.is_okay(result), _vector(y1, y0), jnp.nan)
@@ -219,6 +218,7 @@ class SolverSteps(AbstractStepMethod):
             lambda: none if error is None else _vector(error, y0),
             packed(state, y0.dtype)[:count],
             lambda: packed(_within(dense), y0.dtype),
+            counts,
         )
 
     def interpolate(self, t0, t1, y0, y1, dense, t):
@@ -244,8 +244,9 @@ class SolverSteps(AbstractStepMethod):
 
         def made(t, y, *parameters):
             state, (term, args, tree) = self._begun(t, y, *parameters), self._given(y, parameters)
-            step = step_in_kernel(self.solver)
-            return _within(step(term, t, t, tree, args, state, made_jump=True)[2])
+            given = term, t, t, tree, args, state
+            (_, _, dense, *_), _ = step_in_kernel(self.solver, *given, made_jump=True)
+            return _within(dense)
 
         return self._traced("dense", made, y0)
 

@@ -10,26 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.linalg.lu import inverse_factors, product
+from jaxdae.linalg.lu import product
 from jaxdae.solvers import radau_dae
-from jaxdae.solvers.base import AbstractTracedSolver
+from jaxdae.solvers.base import AbstractIterativeSolver
 from jaxdae.solvers.constrained_term import AbstractConstrainedTerm
 from jaxdae.solvers.dae_term import DAEAt
+from jaxdae.solvers.newton import newton, renewed, tangent_of
 from jaxdae.solvers.radau_stages import (
-    by,
     Collocation,
     ESTIMATE,
     INVERSE,
-    newton,
     NODES,
     Past,
     predicted,
     StageMatrix,
-    tangent_of,
 )
 
-# With the Jacobians of all stages; two or three do where the prediction is good.
-_MOST_RENEWED = 10
 # Rows of a stage with which kernels have those: they are code of three times as many unknowns.
 _MOST_ROWS_RENEWED = 12
 # Of the matrices of iterations, as a power of the machine epsilon: far above round-off, and far
@@ -37,7 +33,7 @@ _MOST_ROWS_RENEWED = 12
 _ADDED = 2 / 3
 
 
-class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
+class RadauIIA(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
     r"""The Radau IIA method of order 5 for equations of motion with constraints [HairerWanner1996].
 
     It integrates the differential-algebraic equations themselves, stabilized to index 2
@@ -107,18 +103,16 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         """The equations at a time [s]."""
         return terms.vf(t0, y0, args)
 
-    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step; one of no length changes nothing."""
-        return self._step(terms, t0, t1, y0, args, solver_state, made_jump)
+    def counted_step(
+        self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
+    ):
+        """One step, and what its iterations took; a step of no length changes nothing.
 
-    def step_in_kernel(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """The same, where matrices of all stages are not much code."""
-        given = terms, t0, t1, y0, args, solver_state, made_jump
-        return self._step(*given, most_rows=_MOST_ROWS_RENEWED)
-
-    def _step(self, terms, t0, t1, y0, args, solver_state, made_jump, most_rows=None):
+        In kernels matrices of all stages are left out where they are much code.
+        """
         if isinstance(terms.vf(t0, y0, args), DAEAt):
-            return radau_dae.step(terms, t0, t1, y0, args, solver_state, made_jump)
+            given = terms, t0, t1, y0, args, solver_state, made_jump
+            return radau_dae.step(*given, in_kernel=in_kernel)
         start, unravel = ravel_pytree(y0)
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         h = terms.contr(t0, t1).astype(start.dtype)
@@ -149,7 +143,7 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
             return jax.vmap(every)(jnp.stack(times), slopes, ys, x[:, states:])
 
         guess = predicted(solver_state, h, t1 - t0, made_jump)
-        renews = most_rows is None or guess.shape[1] <= most_rows
+        renews = not in_kernel or guess.shape[1] <= _MOST_ROWS_RENEWED
         known = jax.lax.stop_gradient
         last = guess[0, states:]
         inverse = jnp.asarray(INVERSE, start.dtype)
@@ -157,7 +151,7 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         there, forces = start + guess[1, :states], guess[1, states:]
         slope, matrices = jax.jacfwd(lambda y: residual(*at_middle, y, forces), has_aux=True)(there)
         inertia, linear, added = known(_matrices(slope, *matrices))
-        matrix = StageMatrix.of(inertia, linear, added)
+        matrix = StageMatrix.of(inertia, linear, added, in_kernel=in_kernel)
 
         def sizes(change, x, inertia=inertia, linear=linear):
             """Of changes, relative: of states, and of the forces of multipliers."""
@@ -188,15 +182,16 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
             return renewed(function, guess, *found, stage_matrix) if renews else found
 
         tangent = partial(tangent_of, matrix=matrix, renews=renews)
-        x, converged = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
-        changes = x[:, :states]
+        x, counts = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
+        changes, converged = x[:, :states], counts.converged
         y1 = jnp.where(converged > 0, start + changes[-1], jnp.nan)
         weighted = product(jnp.asarray(ESTIMATE, x.dtype), changes)
-        error = by(matrix.real, -residual(t0, -weighted, start, last)[0])[:states]
+        error = matrix.real.solved(-residual(t0, -weighted, start, last)[0])[:states]
         error = jnp.where(converged > 0, error, jnp.inf)
         dense = {"y0": y0, "y1": unravel(y1), "k": jax.vmap(unravel)(changes)}
         past = known(Past(changes, x[-1, states:] / h, t1 - t0))
-        return unravel(y1), unravel(error), dense, past, diffrax.RESULTS.successful
+        result = diffrax.RESULTS.successful
+        return (unravel(y1), unravel(error), dense, past, result), counts
 
 
 def _matrices(slope, mass, jac, pushed):
@@ -228,31 +223,3 @@ def _coupled(inverse, inertia, linear, added):
     own = jnp.eye(stages, dtype=linear.dtype)[:, None, :, None] * linear[:, :, None, :]
     both = inverse[:, None, :, None] * inertia[:, :, None, :] + own
     return both.reshape(stages * rows, stages * rows), added.reshape(-1)
-
-
-def renewed(function, guess, x, converged, stage_matrix: Callable):
-    """The stages by Newton's method with the matrices of all stages anew in each iteration.
-
-    For steps in which simplified iterations have not converged: across singular positions the
-    Jacobian of the constraints changes by as much as it is, and its sign.
-    """
-    dtype = guess.dtype
-    eps = float(jnp.finfo(dtype).eps)
-    enough = jnp.asarray([eps**0.75, eps**0.5], dtype)
-
-    def improved(state):
-        x, count, _ = state
-        matrix, added, sizes = stage_matrix(x)
-        first, then = inverse_factors(matrix, added)
-        change = -product(then, product(first, function(x).reshape(-1))).reshape(x.shape)
-        x = x + change
-        return x, count + 1, jnp.where(jnp.all(sizes(change, x) < enough), 1, 0)
-
-    def goes_on(state):
-        _, count, found = state
-        return (found == 0) & (count < _MOST_RENEWED)
-
-    given = jnp.where(converged > 0, 1, 0)
-    begin = jnp.where(given > 0, x, guess), jnp.zeros((), int), given
-    x, _, found = jax.lax.while_loop(goes_on, improved, begin)
-    return x, jnp.where(found > 0, 1.0, 0.0).astype(dtype)

@@ -8,19 +8,17 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.linalg.lu import inverse_factors, product
+from jaxdae.linalg.lu import product
 from jaxdae.solvers.dae_term import DAEAt
+from jaxdae.solvers.newton import Factors, newton, tangent_of
 from jaxdae.solvers.radau_stages import (
-    by,
     ESTIMATE,
     GAMMA,
     INVERSE,
-    newton,
     NODES,
     Past,
     predicted,
     StageMatrix,
-    tangent_of,
 )
 
 # Variables smaller than this power of the machine epsilon, relative to the largest, are followed to
@@ -36,8 +34,8 @@ def begin(here: DAEAt, t0) -> Past:
     return Past(changes, jnp.zeros(0, entries.dtype), jnp.ones((), t0.dtype))
 
 
-def step(terms, t0, t1, y0, args, past: Past, made_jump):
-    r"""One step, as `diffrax.AbstractSolver.step` returns it; one of no length changes nothing.
+def step(terms, t0, t1, y0, args, past: Past, made_jump, *, in_kernel: bool):
+    r"""One step, as `RadauIIA.counted_step` returns it; one of no length changes nothing.
 
     Collocation of `y` and, at its nodes, of `z`: constraints hold in all stages, the last of which
     is the end [HairerLubichRoche1989]. Of order 5 in `y`; in `z` 5 at index 1, 3 at index 2, where
@@ -76,15 +74,15 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump):
         inertia = jax.jacfwd(lambda s: at(times[1], there).residual(h, s))(moving)
     inertia = jnp.zeros((unknowns, unknowns), dtype).at[: len(inertia), :n].set(inertia)
     inertia, linear = jax.lax.stop_gradient((inertia, linear))
-    matrix = StageMatrix.of(inertia, linear, jnp.zeros(unknowns, dtype))
+    matrix = StageMatrix.of(inertia, linear, jnp.zeros(unknowns, dtype), in_kernel=in_kernel)
     sizes = partial(_sizes, start=start, inertia=inertia, linear=linear, n=n, index=index)
 
     def solve(function, guess):
         return newton(function, guess, matrix, sizes)
 
     tangent = partial(tangent_of, matrix=matrix)
-    x, converged = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
-    good = converged > 0
+    x, counts = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
+    good = counts.converged > 0
     weighted = product(jnp.asarray(ESTIMATE, dtype), x[:, :n])
     error = _estimate(at, t0, start, h, weighted, (matrix, inertia, linear), implicit, index)
     changes = x
@@ -99,7 +97,7 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump):
     error = unravel(jnp.where(good, error, jnp.inf))
     dense: dict[str, Any] = {"y0": y0, "y1": y1, "k": jax.vmap(unravel)(changes)}
     left = jax.lax.stop_gradient(Past(x, jnp.zeros(0, dtype), t1 - t0))
-    return y1, error, dense, left, diffrax.RESULTS.successful
+    return (y1, error, dense, left, diffrax.RESULTS.successful), counts
 
 
 def _estimate(at, t0, start, h, weighted, matrices, implicit: bool, index: int):
@@ -111,14 +109,14 @@ def _estimate(at, t0, start, h, weighted, matrices, implicit: bool, index: int):
     (matrix, inertia, linear), n = matrices, weighted.size
     if implicit:
         # Of what algebraic equations fix, the error that follows from that of the rest.
-        error = by(matrix.real, -at(t0, start).residual(h, -weighted))
-        return by(matrix.real, GAMMA * product(inertia, error))
+        error = matrix.real.solved(-at(t0, start).residual(h, -weighted))
+        return matrix.real.solved(GAMMA * product(inertia, error))
     if index == 1:
         # A Newton step takes z to where it belongs.
         lacking = at(t0, start).residual(h, -weighted)[n:]
-        start = start.at[n:].add(-by(inverse_factors(linear[n:, n:]), lacking))
+        start = start.at[n:].add(-Factors.of(linear[n:, n:]).solved(lacking))
     residual = at(t0, start).residual(h, -weighted).at[n:].set(0.0)
-    error = by(matrix.real, -residual)
+    error = matrix.real.solved(-residual)
     return error.at[n:].multiply(jnp.minimum(1.0, jnp.abs(h))) if index == 2 else error
 
 

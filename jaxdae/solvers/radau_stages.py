@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.linalg.lu import inverse_factors, product, refined
+from jaxdae.linalg.lu import product
+from jaxdae.solvers.newton import Factors
 
 # Zeros of the second derivative of x^2 (x - 1)^3, and the collocation there
 # [HairerWanner1996, IV.5].
@@ -31,7 +32,6 @@ def _real_form() -> tuple[float, float, float, np.ndarray]:
 GAMMA, _ALPHA, _BETA, _BASIS = _real_form()
 # Weights of the stages in the error estimate, beside h f(t_0, y_0) [HairerWanner1996, IV.8].
 ESTIMATE = np.array([-13 - 7 * 6**0.5, -13 + 7 * 6**0.5, -1.0]) / 3
-_MOST_ITERATIONS = 40
 
 
 def lagrange(nodes: np.ndarray, x) -> Any:
@@ -90,51 +90,70 @@ class Past(NamedTuple):
     step: Any
 
 
+class _ComplexPair(NamedTuple):
+    """A matrix `[[A, -B], [B, A]]` by inverse factors of `A + i B`, of half its size.
+
+    Args:
+        factors: of the latter.
+    """
+
+    factors: Factors
+
+    def solved(self, right):
+        """The solution of linear equations."""
+        return self._by(self.factors.solved, right)
+
+    def transposed(self, right):
+        """The same of the transposed equations: those of the conjugate transposed matrix."""
+        first, then = self.factors
+        return self._by(Factors(first.conj(), then.conj()).transposed, right)
+
+    @staticmethod
+    def _by(solve: Callable, right):
+        solution = solve(jax.lax.complex(*jnp.split(right, 2)))
+        return jnp.concatenate([solution.real, solution.imag])
+
+
 class StageMatrix(NamedTuple):
     """The matrix `A^-1 (x) E + I (x) F` of simplified Newton iterations, by inverse factors.
 
-    With `A^-1` in its real form it is one of `g E + F`, and one of twice the size.
+    With `A^-1` in its real form it is one of `g E + F`, and a complex one of the same size; in
+    kernels, which have no complex numbers, a real one of twice that [HairerWanner1996, IV.8].
 
     Args:
-        real: `F` and `G` of the first, see `inverse_factors`.
-        pair: of the second.
+        real: the first.
+        pair: the other one.
     """
 
-    real: list
-    pair: list
+    real: Factors
+    pair: Any
 
     @classmethod
-    def of(cls, inertia, linear, added) -> "StageMatrix":
+    def of(cls, inertia, linear, added, *, in_kernel: bool) -> "StageMatrix":
         """From `E` and `F`, and what is added to the diagonal of `F`."""
         first, second = _ALPHA * inertia + linear, _BETA * inertia
-        pair = jnp.block([[first, -second], [second, first]])
-        real = inverse_factors(GAMMA * inertia + linear, added)
-        return cls(real, inverse_factors(pair, jnp.tile(added, 2)))
+        if in_kernel:
+            both = jnp.block([[first, -second], [second, first]])
+            pair = Factors.of(both, jnp.tile(added, 2))
+        else:
+            pair = _ComplexPair(Factors.of(jax.lax.complex(first, second), added))
+        return cls(Factors.of(GAMMA * inertia + linear, added), pair)
 
     def solved(self, right):
         """The solution of linear equations, shape `(3, rows)`."""
-        return self._solved(right, np.linalg.inv(_BASIS), _BASIS, by)
+        parts = self.real.solved, self.pair.solved
+        return self._solved(right, np.linalg.inv(_BASIS), _BASIS, *parts)
 
     def transposed(self, right):
         """The same of the transposed equations."""
-        return self._solved(right, _BASIS.T, np.linalg.inv(_BASIS).T, _by_transpose)
+        parts = self.real.transposed, self.pair.transposed
+        return self._solved(right, _BASIS.T, np.linalg.inv(_BASIS).T, *parts)
 
-    def _solved(self, right, there, back, by: Callable):
+    def _solved(self, right, there, back, real: Callable, pair: Callable):
         right = product(jnp.asarray(there, right.dtype), right)
-        both = by(self.pair, jnp.concatenate([right[1], right[2]]))
-        parts = jnp.stack([by(self.real, right[0]), *jnp.split(both, 2)])
+        both = pair(jnp.concatenate([right[1], right[2]]))
+        parts = jnp.stack([real(right[0]), *jnp.split(both, 2)])
         return product(jnp.asarray(back, right.dtype), parts)
-
-
-def by(factors, right):
-    """`A^-1 b` by the inverse factors of `A`."""
-    first, then = factors
-    return product(then, product(first, right))
-
-
-def _by_transpose(factors, right):
-    first, then = factors
-    return product(first.T, product(then.T, right))
 
 
 def predicted(past: Past, h, length, made_jump):
@@ -149,86 +168,3 @@ def predicted(past: Past, h, length, made_jump):
     changes = changes - past.changes[-1]
     multipliers = h * jnp.broadcast_to(past.multipliers, (NODES.size, past.multipliers.size))
     return jax.lax.stop_gradient(jnp.concatenate([changes, multipliers], axis=1))
-
-
-def newton(function, guess, matrix: Any, sizes):
-    """The stages by simplified Newton iteration, and 1 where it has converged, or else 0."""
-    dtype = guess.dtype
-    eps = float(jnp.finfo(dtype).eps)
-    # Round-off, and what it may be where large terms cancel: of states, and of forces.
-    exact, enough = 4 * eps, jnp.asarray([eps**0.75, eps**0.5], dtype)
-
-    def improved(state):
-        x, before, count, _ = state
-        change = matrix.solved(-function(x))
-        x = x + change
-        now = sizes(change, x)
-        # Done at round-off, or where iterations do not come nearer any more.
-        done = jnp.all((now <= exact) | ((now < enough) & (now >= 0.5 * before)))
-        # Given up where it diverges, or would not be done in the iterations that are left.
-        left = (_MOST_ITERATIONS - count).astype(dtype)
-        ratio = now / jnp.where(before > 0, before, 1.0)
-        hopeless = jnp.any(~(now < enough) & ~(now * ratio**left < enough)) & (count > 3)
-        return x, now, count + 1, jnp.where(done, 1, jnp.where(hopeless, -1, 0))
-
-    def goes_on(state):
-        *_, count, found = state
-        return (found == 0) & (count < _MOST_ITERATIONS)
-
-    begin = guess, jnp.full(2, jnp.inf, dtype), jnp.zeros((), int), jnp.zeros((), int)
-    x, size, _, found = jax.lax.while_loop(goes_on, improved, begin)
-    converged = (found > 0) | ((found == 0) & jnp.all(size < enough))
-    return x, jnp.where(converged, 1.0, 0.0).astype(dtype)
-
-
-def tangent_of(linear: Callable, right, *, matrix: Any, renews: bool = False):
-    """Solution of the linear equations that the derivative of the stages satisfies.
-
-    By the iteration that has found the stages, with the exact equations in place of the residual.
-    """
-    return jax.lax.custom_linear_solve(
-        linear,
-        right,
-        lambda function, b: _iterated(function, b, matrix.solved, renews),
-        lambda function, b: _iterated(function, b, matrix.transposed, renews),
-    )
-
-
-def _iterated(function, right, nearly, renews):
-    """`function(x) = right` by a solve that is nearly its inverse; NaN where that does not help.
-
-    Or, where `renews` is true, by the matrix of the function itself.
-    """
-    # By what is left of the right side: of dependent constraints the solution is not unique.
-    limit = float(jnp.finfo(right.dtype).eps) ** 0.5 * jnp.max(jnp.abs(right))
-
-    def improved(state):
-        x, lacking, before, count, _ = state
-        x = x + nearly(lacking)
-        lacking = right - function(x)
-        size = jnp.max(jnp.abs(lacking))
-        ended = (size <= limit) & (size >= 0.5 * before)
-        return x, lacking, size, count + 1, jnp.where(ended, 1, 0)
-
-    def goes_on(state):
-        *_, count, ended = state
-        return (ended == 0) & (count < _MOST_ITERATIONS)
-
-    begin = right, jnp.asarray(jnp.inf, right.dtype), jnp.zeros((), int), jnp.zeros((), int)
-    begin = (jnp.zeros_like(right), *begin)
-    x, _, size, _, _ = jax.lax.while_loop(goes_on, improved, begin)
-    if not renews:
-        # Nothing gives nothing, also where the function is not finite: such members of a batch
-        # leave sums over all of them alone.
-        x = jnp.where(size <= limit, x, jnp.nan)
-        return jnp.where(jnp.all(right == 0), jnp.zeros_like(right), x)
-
-    def solved(_):
-        unit = jnp.eye(right.size, dtype=right.dtype)
-        columns = jax.vmap(function)(unit.reshape(-1, *right.shape))
-        own = columns.reshape(unit.shape).T
-        # Dependent constraints leave it singular.
-        small = float(jnp.finfo(right.dtype).eps) * jnp.max(jnp.abs(own)) * jnp.ones_like(own[0])
-        return refined(own, right.reshape(-1), small).reshape(right.shape), True
-
-    return jax.lax.while_loop(lambda state: ~state[1], solved, (x, size <= limit))[0]

@@ -13,9 +13,9 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations.structure import depends_on
 from jaxdae.linalg.lu import product, refined
-from jaxdae.solvers.base import AbstractStatelessSolver
+from jaxdae.solvers.base import AbstractIterativeSolver, AbstractStatelessSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
-from jaxdae.solvers.newton import filled, root
+from jaxdae.solvers.newton import Counts, filled, nothing_yet, root
 from jaxdae.solvers.quintic import QuinticHermite, two_derivatives
 from jaxdae.systems import constraint_residuals, State
 from jaxdae.systems.dynamics import momentum
@@ -44,7 +44,7 @@ _PARTS: dict[int, tuple[float, ...]] = {
 _ADDED = 2 / 3
 
 
-class Rattle(AbstractStatelessSolver):
+class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
     r"""The RATTLE method: symmetric steps for motions of long times [Andersen1983; Jay1996].
 
     With momenta `p = dT/dv`, and `L` all forces but those of constraints, of `dT/dq` too,
@@ -119,9 +119,11 @@ class Rattle(AbstractStatelessSolver):
         cubic = diffrax.ThirdOrderHermitePolynomialInterpolation
         return QuinticHermite if self.order(None) == 6 else cubic
 
-    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step; one of no length changes nothing."""
-        del solver_state, made_jump
+    def counted_step(
+        self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
+    ):
+        """One step, and what its iterations took; a step of no length changes nothing."""
+        del solver_state, made_jump, in_kernel
         start, _ = y0
         dtype = start.q.dtype
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
@@ -140,20 +142,20 @@ class Rattle(AbstractStatelessSolver):
             begin_time = sign * t0 + begin * length
             end_time = jnp.where(end == 1, sign * t1, sign * t0 + end * length)
             size = weight.astype(dtype) * h
-            state, converged = _step(equations, args[0], begin_time, end_time, size, known[0])
-            return (state, jnp.minimum(known[1], converged)), None
+            state, counts = _step(equations, args[0], begin_time, end_time, size, known[0])
+            return (state, known[1].and_also(counts)), None
 
-        known = start, jnp.ones((), dtype)
+        known = start, nothing_yet(dtype)
         if len(self.parts) == 1:
-            (state, converged), _ = part(known, jnp.asarray([0.0, 1.0, 1.0], t0.dtype))
+            (state, counts), _ = part(known, jnp.asarray([0.0, 1.0, 1.0], t0.dtype))
         else:
             ends = np.cumsum(self.parts)
             ends[-1] = 1.0
             rows = np.stack([[0.0, *ends[:-1]], ends, self.parts], axis=1)
-            (state, converged), _ = jax.lax.scan(part, known, jnp.asarray(rows, t0.dtype))
+            (state, counts), _ = jax.lax.scan(part, known, jnp.asarray(rows, t0.dtype))
 
         def end(before, after):
-            return jnp.where(still, before, jnp.where(converged > 0, after, jnp.nan))
+            return jnp.where(still, before, jnp.where(counts.converged > 0, after, jnp.nan))
 
         y1 = jax.tree.map(end, start, state), None
         dense = {"y0": y0, "y1": y1}
@@ -166,7 +168,7 @@ class Rattle(AbstractStatelessSolver):
                 rate = _rate(equations(sign * t, y))
                 slope = jax.tree.map(lambda x: length.astype(x.dtype) * x, rate)
             dense["k" + name] = slope, None
-        return y1, None, dense, None, diffrax.RESULTS.successful
+        return (y1, None, dense, None, diffrax.RESULTS.successful), counts
 
 
 class _Unknown(NamedTuple):
@@ -187,8 +189,8 @@ class _Unknown(NamedTuple):
     w: Any
 
 
-def _step(equations: Callable, system, t0, t1, h, start: State) -> tuple[State, Any]:
-    """The end of a step of order 2, and 1 where its iterations have converged, or else 0."""
+def _step(equations: Callable, system, t0, t1, h, start: State) -> tuple[State, Counts]:
+    """The end of a step of order 2, and what its iterations took."""
     q0, v0, w0 = start.q, start.v, start.w
     p = partial(momentum, system)
     varies = any(depends_on(p, i, t0, q0, v0) for i in (0, 1))
@@ -245,7 +247,7 @@ def _step(equations: Callable, system, t0, t1, h, start: State) -> tuple[State, 
     actuator = 1 / (1 + jnp.max(jnp.abs(w0), initial=0.0))
     scales = [jnp.abs(h) * position] * 2 + [position, 0.0, actuator]
     weights = filled(guess, *scales)
-    found, converged = root(residual, at, filled(guess, 0.0, 0.0, 0.0, added, 0.0), weights)
+    found, counts = root(residual, at, filled(guess, 0.0, 0.0, 0.0, added, 0.0), weights)
     x = unravel(found)
     b, q1 = end_of(x)
     force, jac, _ = impulse(t1, q1, b, x.w)
@@ -260,7 +262,7 @@ def _step(equations: Callable, system, t0, t1, h, start: State) -> tuple[State, 
     guess = b, jnp.zeros(c, q0.dtype)
     at, _ = ravel_pytree(guess)
     found, also = root(last, at, filled(guess, 0.0, added), filled(guess, velocity, 0.0))
-    return State(q1, found[: v0.size], x.w), jnp.minimum(converged, also)
+    return State(q1, found[: v0.size], x.w), counts.and_also(also)
 
 
 def _added(mass, jac):

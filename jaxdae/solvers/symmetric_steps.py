@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations.base import holding_rank
-from jaxdae.solvers.base import AbstractTracedSolver
+from jaxdae.solvers.base import AbstractIterativeSolver
 from jaxdae.solvers.kernel_steps import ExplicitRungeKutta
 from jaxdae.solvers.newton import root
 from jaxdae.solvers.projection import nearest, policy
@@ -22,7 +22,7 @@ from jaxdae.systems.kinematics import coordinate_rate
 _ADDED = 2 / 3
 
 
-class SymmetricSteps(AbstractTracedSolver):
+class SymmetricSteps(AbstractIterativeSolver):
     r"""Steps of `Projected(solver, symmetric=True)` [Hairer2000].
 
     With the state `z` in the middle of a step, and `P = M^-1 J^T (J M^-1 J^T)^-1` there,
@@ -71,9 +71,11 @@ class SymmetricSteps(AbstractTracedSolver):
         """The rate at a time [s]."""
         return terms.vf(t0, y0, args)
 
-    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step."""
-        del solver_state, made_jump
+    def counted_step(
+        self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
+    ):
+        """One step, and what its iterations took."""
+        del solver_state, made_jump, in_kernel
         (start, _), (system, formulation, _) = y0, args
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         # Times as systems know them, which diffrax makes increase.
@@ -122,10 +124,10 @@ class SymmetricSteps(AbstractTracedSolver):
         added = jnp.concatenate(
             [jnp.zeros_like(numbers), none + float(jnp.finfo(dtype).eps) ** _ADDED]
         )
-        found, converged = root(equations, guess, added, weights)
+        found, counts = root(equations, guess, added, weights)
         z, r = found[:n], found[n:]
         before, after, change = half(begin, z), half(end, z), way(z, r)
-        y1 = jnp.where(converged > 0, after.y1 + change, jnp.nan)
+        y1 = jnp.where(counts.converged > 0, after.y1 + change, jnp.nan)
         y1_tree = unravel(y1)
 
         def estimate():
@@ -137,14 +139,14 @@ class SymmetricSteps(AbstractTracedSolver):
             # What the projection takes away is no error of what it leaves.
             there = nearest(system, formulation, end, embedded, 1)
             off = jax.tree.map(lambda a, b: a - b, y1_tree, (there, work))
-            return jax.tree.map(lambda x: jnp.where(converged > 0, x, jnp.inf), off)
+            return jax.tree.map(lambda x: jnp.where(counts.converged > 0, x, jnp.inf), off)
 
         tableau: Any = self.solver.tableau
         adaptive = np.any(np.asarray(tableau.b_error) != 0)
         dense = {"y0": y0, "y1": y1_tree, "middle": z, "change": change}
         dense |= {"before": before.dense(), "after": after.dense()}
         error = estimate() if adaptive else None
-        return y1_tree, error, dense, None, diffrax.RESULTS.successful
+        return (y1_tree, error, dense, None, diffrax.RESULTS.successful), counts
 
 
 class _DenseOutput(NamedTuple):

@@ -9,7 +9,59 @@ from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.solvers.base import time_of
 
 
-class AbstractChangedEnds(diffrax.AbstractWrappedSolver):
+class AbstractAroundSolver(diffrax.AbstractWrappedSolver):
+    """A solver that has the orders, terms and settings of another one, `solver`."""
+
+    def order(self, terms):
+        """Order of convergence: that of the solver."""
+        return self.solver.order(terms)
+
+    def strong_order(self, terms):
+        """Strong order of convergence: that of the solver."""
+        return self.solver.strong_order(terms)
+
+    def error_order(self, terms):
+        """Order of the error estimate: that of the solver."""
+        return self.solver.error_order(terms)
+
+    def init(self, terms, t0, t1, y0, args):
+        return self.solver.init(terms, t0, t1, y0, args)
+
+    def func(self, terms, t0, y0, args):
+        return self.solver.func(terms, t0, y0, args)
+
+    @property
+    def term_structure(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the solver integrates."""
+        return self.solver.term_structure
+
+    @property
+    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Its dense output."""
+        return self.solver.interpolation_cls
+
+    # Settings that diffrax reads and changes where the solver is of a certain kind.
+
+    @property
+    def scan_kind(self) -> Any:
+        """Kind of loop over stages of a Runge–Kutta method."""
+        return self._own("scan_kind")
+
+    @property
+    def root_finder(self) -> Any:
+        """Root finder of an implicit method."""
+        return self._own("root_finder")
+
+    @property
+    def root_find_max_steps(self) -> Any:
+        """Most iterations of an implicit method's root finder."""
+        return self._own("root_find_max_steps")
+
+    def _own(self, name: str) -> Any:
+        return getattr(self.solver, name)
+
+
+class AbstractChangedEnds(AbstractAroundSolver):
     """A solver whose steps are those of `solver`, and end where `finish` takes them.
 
     Orders, error estimate and dense output are the solver's own.
@@ -44,51 +96,3 @@ class AbstractChangedEnds(diffrax.AbstractWrappedSolver):
         """
         del y0
         return {**dense, "y1": y1} if "y1" in dense else dense
-
-    def init(self, terms, t0, t1, y0, args):
-        return self.solver.init(terms, t0, t1, y0, args)
-
-    def func(self, terms, t0, y0, args):
-        return self.solver.func(terms, t0, y0, args)
-
-    def order(self, terms):
-        """Order of convergence: that of the solver."""
-        return self.solver.order(terms)
-
-    def strong_order(self, terms):
-        """Strong order of convergence: that of the solver."""
-        return self.solver.strong_order(terms)
-
-    def error_order(self, terms):
-        """Order of the error estimate: that of the solver."""
-        return self.solver.error_order(terms)
-
-    @property
-    def term_structure(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the solver integrates."""
-        return self.solver.term_structure
-
-    @property
-    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Its dense output."""
-        return self.solver.interpolation_cls
-
-    # Settings that diffrax reads and changes where the solver is of a certain kind.
-
-    @property
-    def scan_kind(self) -> Any:
-        """Kind of loop over stages of a Runge–Kutta method."""
-        return self._own("scan_kind")
-
-    @property
-    def root_finder(self) -> Any:
-        """Root finder of an implicit method."""
-        return self._own("root_finder")
-
-    @property
-    def root_find_max_steps(self) -> Any:
-        """Most iterations of an implicit method's root finder."""
-        return self._own("root_find_max_steps")
-
-    def _own(self, name: str) -> Any:
-        return getattr(self.solver, name)

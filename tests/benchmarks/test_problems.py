@@ -8,7 +8,9 @@ import pytest
 
 from jaxdae import evaluate, State
 
-CASES = ("two_link", "andrews", "chain", "plate", "car_axis", "flexible_slider_crank")
+CASES = (
+    "two_link", "andrews", "chain", "plate", "car_axis", "flexible_slider_crank", "fekete",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def test_a_run_is_examined_by_the_tolerance_of_its_steps(tolerances, how, tolera
 
 def test_a_run_that_may_fail_quietly_is_not_examined():
     run = simulate(CartesianPendulum(), Multipliers(), START, t1=0.1, dt=0.05, throw=False)
-    assert vars(run)["findings"].residual is None
+    assert "findings" not in vars(run)
 
 
 class Raised(jaxdae.System):

@@ -243,25 +243,84 @@ def test_a_touch_is_pointed_out(depth):
         )
 
 
-def test_a_passage_and_back_within_one_step_is_pointed_out():
-    """Below the level for 0.2 s; steps of RK4 are longer."""
-    with pytest.warns(RuntimeWarning, match="'level' crosses zero and comes back between rows"):
-        run = swung(
-            Event(lambda t, q, v, w: q[0] + 0.98, reset=kept, name="level"),  # noqa: ARG005
-            stepsize_controller=None, dt=0.35, t1=2.4, solver=diffrax.Dopri8(),
-        )  # fmt: skip
-    assert len(run.events) == 0
+@pytest.mark.parametrize(
+    ("backend", "direction"),
+    [
+        ("native", 0),
+        pytest.param("native", -1, marks=pytest.mark.slow),
+        pytest.param("native", 1, marks=pytest.mark.slow),
+        pytest.param("plain", 0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_passage_and_back_within_one_step_is_two_crossings(backend, direction):
+    """`cos(2 t)` below a level and above it again, at both times, to the error of long steps."""
+    run = swung(
+        Event(lambda t, q, v, w: q[0] + 0.98, direction=direction, reset=kept, name="level"),  # noqa: ARG005
+        stepsize_controller=None, dt=0.35, t1=2.4, solver=diffrax.Dopri8(), backend=backend,
+    )  # fmt: skip
+    fall = np.arccos(-0.98) / RATE
+    times = {-1: [fall], 1: [np.pi - fall], 0: [fall, np.pi - fall]}[direction]
+    assert len(run.events) == len(times)
+    np.testing.assert_allclose(run.events.times[: len(times)], times, rtol=0, atol=1e-8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("direction", [-1, 0, 1])
-def test_crossings_that_steps_do_not_see_are_pointed_out(direction):
-    """A function with a period of 0.16 s, that the motion does not have: steps are longer."""
-    quick = Event(lambda t, q, v, w: jnp.sin(40 * t), direction=direction, reset=kept, name="quick")  # noqa: ARG005
-    words = "'quick' crosses zero between rows, at about t = .* s, where no event was found"
+@pytest.mark.parametrize(
+    ("backend", "level"), [("native", 1 - 1e-4), ("native", 1 - 1e-6), ("plain", 1 - 1e-4)]
+)
+def test_short_passages_have_exact_times(backend, level):
+    """Of 14 and 1.4 ms, in adaptive steps of a tolerance of 1e-12, forward and backward in time.
+
+    The slope at the level, the square root of the depth, divides the errors of the function.
+    """
+    fall = np.arccos(-level) / RATE
+    for sign in (1, -1):
+        run = swung(
+            Event(lambda t, q, v, w: q[0] + level, direction=0, reset=kept, name="level"),  # noqa: ARG005
+            t1=sign * 2.4, backend=backend,
+        )  # fmt: skip
+        assert len(run.events) == 2
+        tolerance = 1e-11 / np.sqrt(1 - level)
+        expected = sign * np.array([fall, np.pi - fall])
+        np.testing.assert_allclose(run.events.times[:2], expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.slow
+def test_of_two_functions_that_dip_within_one_step_the_first_is_first():
+    """The shallow dip of one lies in that of the other."""
+    deep = Event(lambda t, q, v, w: q[0] + 0.9, direction=0, reset=kept, name="deep")  # noqa: ARG005
+    shallow = Event(lambda t, q, v, w: q[0] + 0.99, direction=0, reset=kept, name="shallow")  # noqa: ARG005
+    run = swung(shallow, deep, stepsize_controller=None, dt=0.6, t1=2.4, solver=diffrax.Dopri8())
+    falls = np.arccos([-0.9, -0.99]) / RATE
+    expected = [*falls, *(np.pi - falls[::-1])]
+    assert run.events.indices[:5].tolist() == [1, 0, 0, 1, -1]
+    np.testing.assert_allclose(run.events.times[:4], expected, rtol=0, atol=1e-6)
+
+
+def oscillating(periods, **how):
+    """A function that has so many periods in a step, in ten steps."""
+    rate = 2 * np.pi * periods / 0.1
+    quick = Event(lambda t, q, v, w: jnp.sin(rate * t + 0.3), direction=0, reset=kept, name="quick")  # noqa: ARG005
+    settings = {"t1": 1.0, "dt": 0.1, "stepsize_controller": None, "max_events": 200} | how
+    return swung(quick, **settings), rate
+
+
+@pytest.mark.parametrize("backend", ["native", SLOWLY])
+def test_a_function_that_oscillates_quicker_than_steps_resolve_is_pointed_out(backend):
+    words = r"'quick' changes quicker than steps resolve: within the step from t = .* Take smaller"
     with pytest.warns(RuntimeWarning, match=words):
-        run = swung(quick, t1=1.2, max_events=20)
-    assert len(run.events) < (15 if direction == 0 else 7)
+        run, _ = oscillating(9.3, backend=backend)
+    # Of 186 crossings.
+    assert len(run.events) < 100
+    assert run.events.misfit > 0.75
+
+
+def test_a_function_that_steps_just_resolve_is_found_at_every_crossing():
+    run, rate = oscillating(1.3)
+    expected = (np.arange(1, 27) * np.pi - 0.3) / rate
+    assert len(run.events) == 26
+    np.testing.assert_allclose(run.events.times[:26], expected, rtol=0, atol=1e-12)
+    assert 0.5 < run.events.misfit < 0.75
 
 
 def test_a_function_without_a_sign_is_pointed_out():

@@ -115,6 +115,40 @@ def test_a_batch_has_the_derivatives_of_its_members():
         np.testing.assert_allclose(one, jax.jacrev(lambda x: fifth(x)[2])(start), rtol=1e-10)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["plain", "native"])
+def test_members_that_end_early_or_never_begin_leave_the_derivatives_of_others(backend):
+    """By heights, each of one member, and by a restitution of all: places, events and one NaN.
+
+    The second member flies to the end, the third has no start, the last needs more places.
+    """
+
+    def end(height, restitution):
+        run = bounced(
+            height, restitution, t1=1.5, max_events=2, saveat=END, backend=backend, throw=False
+        )
+        return jnp.where(run.success, run.final_state.v[0], 0.0)
+
+    heights = jnp.array([1.0, 50.0, jnp.nan, 0.2])
+    found = jax.vmap(jax.grad(end, argnums=(0, 1)), (0, None))(heights, 0.8)
+    # `v = e g t1 - g (t - t1) = g ((1 + e) t1 - t)`, behind two impacts or one.
+
+    def exact(height, restitution):
+        """The velocity behind two impacts, by the times of parabolas."""
+        first = jnp.sqrt(2 * height / GRAVITY)
+        second = first * (1 + 2 * restitution)
+        return GRAVITY * (restitution**2 * first - (1.5 - second))
+
+    expected = jax.grad(exact, argnums=(0, 1))(1.0, 0.8)
+    np.testing.assert_allclose([x[0] for x in found], expected, rtol=1e-10)
+    for x in found:
+        np.testing.assert_array_equal(x[1:], 0.0)
+    if backend == "plain":  # a program of its own, which takes a minute to compile
+        return
+    total = jax.grad(lambda e: jnp.sum(jax.vmap(end, (0, None))(heights, e)))(0.8)
+    np.testing.assert_allclose(total, expected[1], rtol=1e-10)
+
+
 class Level(eqx.Module):
     """The first coordinate over a level that rises."""
 
@@ -146,6 +180,37 @@ def test_derivatives_of_a_terminal_event_by_parameters_of_its_function(backend, 
     by_time = jnp.array([1.0, -4 * jnp.cos(2 * t)])
     expected = by_time[:, None] * jnp.array([1.0, t])[None] / slope
     np.testing.assert_allclose(mode(end)(x), expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "adjoint", "mode"), WAYS[:4])
+def test_derivatives_of_two_crossings_within_one_step(backend, adjoint, mode):
+    """`a cos(2 t) = -level` falls and rises in a step of 0.5 s, in members one of which is NaN.
+
+    Times at which the part behind an event begins are constants: so are its steps.
+    """
+
+    def both(x):
+        state = jaxdae.State(x[:1], jnp.zeros(1))
+        event = Event(Level(-x[1], 0.0 * x[1]), direction=0, reset=lambda t, q, v, w: (q, v, w))  # noqa: ARG005
+        run = jaxdae.simulate(
+            Spring(4.0), jaxdae.Multipliers(), state, t1=2.0, dt=0.5, events=event, saveat=END,
+            solver=diffrax.Dopri8(), backend=backend, adjoint=adjoint, throw=False, max_events=2,
+        )  # fmt: skip
+        return run.events.times
+
+    x = jnp.array([1.0, 0.97])
+    exact = lambda x: jnp.stack([jnp.arccos(-x[1] / x[0]), jnp.arccos(x[1] / x[0]) + np.pi]) / 2  # noqa: E731
+    members = jnp.stack([x, x * jnp.nan, x * 1.1])
+    expected = jax.jacfwd(exact)(x)
+    # Four steps of Dopri8 of half a radian and more; beside the square root of a small depth.
+    np.testing.assert_allclose(both(x), exact(x), rtol=0, atol=1e-6)
+    if backend == "native":
+        found = jax.vmap(mode(both))(members)
+        np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+        np.testing.assert_allclose(found[2], expected / 1.1, rtol=1e-5)
+    else:
+        np.testing.assert_allclose(mode(both)(x), expected, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -266,3 +266,49 @@ def test_a_history_is_read_before_the_start():
     z = law.initial(jnp.zeros(1), jnp.asarray(2.0), None, None)
     late = law.force(z, jnp.zeros(1), 2.0, None, None)
     np.testing.assert_allclose(late, 1.5**3 - 1.5, rtol=1e-14)
+
+
+def two(psi_dot, t, q, v):
+    del psi_dot, t, q, v
+    return jnp.ones(2)
+
+
+def late_of(t, q):
+    return q + t
+
+
+def of_time(t):
+    return np.array([float(t)])
+
+
+SHAPES: list[Any] = [
+    (DelayedLaw(two, 0.1), r"the law of DelayedLaw returned shape \(2,\); it must return one fo"),
+    (BacklashLaw(two, 0.1), r"the law of BacklashLaw returned shape \(2,\); it must return one f"),
+    (LaggedLaw(lambda *_: 0.0, 0.1), r"the law of LaggedLaw returned shape \(\); it must return"),
+    (DelayedLaw(LinearLaw, 0.1), r"the law of DelayedLaw is declared with the parameters"),
+    (
+        DelayedLaw(LinearLaw(1.0), 0.1, history=lambda t: jnp.stack([t, t])),
+        r"history returned shape \(2,\); it must return one force for each of the 1 constraints",
+    ),
+    (DelayedLaw(LinearLaw(1.0), 0.1, history=late_of), "missing 1 required positional"),
+    (DelayedLaw(LinearLaw(1.0), 0.1, history=of_time), "cannot be traced by JAX.*Python number"),
+    (
+        DelayedLaw(LinearLaw(1.0), 0.1, history=lambda t: jnp.log(t)[None]),
+        r"DelayedLaw\.initial is not finite at t = 0 s: entry 0 is nan.*its history before the st",
+    ),
+]
+
+
+@pytest.mark.parametrize(("law", "message"), SHAPES)
+def test_laws_and_histories_that_give_no_forces_are_refused_in_words(law, message):
+    with pytest.raises(ValueError, match=message):
+        run(law, State([0.0], [1.0]))
+
+
+def test_a_history_of_one_number_is_that_of_all_constraints():
+    held = State(jnp.zeros(2), jnp.ones(2))
+    ends = [
+        run(DelayedLaw(LinearLaw(K), DELAY, history=lambda t, x=x: x), held, t1=0.5).last_state.q  # noqa: ARG005
+        for x in (0.25, jnp.full(2, 0.25))
+    ]
+    np.testing.assert_array_equal(*ends)

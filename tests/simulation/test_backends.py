@@ -30,6 +30,7 @@ from jaxdae.solvers import RK4
 def _machines_that_change(monkeypatch):
     """Runs are made ready anew: the machine is another one from test to test, and within some."""
     monkeypatch.setattr(runs, "_READY", Memory(1))
+    monkeypatch.setattr(runs, "_FRAMES", Memory(0))
 
 
 SaveAt, PID = diffrax.SaveAt, diffrax.PIDController

@@ -12,7 +12,7 @@ from scipy.integrate import solve_ivp
 import jaxdae
 from jaxdae import Baumgarte, LinearStabilization, State
 from jaxdae.control import StabilizedIntegrals
-from jaxdae.formulations import LinearLaw
+from jaxdae.formulations import DelayedLaw, LinearLaw
 from jaxdae.models.kepler import Kepler
 from jaxdae.models.sleigh import ChaplyginSleigh
 from jaxdae.solvers import RK4
@@ -288,6 +288,16 @@ def test_realizing_forces_and_controllers_backward_are_warned_of():
     with pytest.warns(RuntimeWarning, match=r"root -33\.33 1/s at the start"):
         jaxdae.simulate(
             sleigh, jaxdae.RealizingForces(LinearLaw(50.0)), start, t1=-1.0, dt=-1e-3, solver=RK4()
+        )
+
+
+def test_laws_that_forget_forward_are_warned_of_backward():
+    """The largest root of Pade's denominator for one term is `-1 / delay`."""
+    start = State(jnp.zeros(3), jnp.array([1.0, 0.0, 0.0]))
+    law = DelayedLaw(LinearLaw(5.0), 0.05, terms=1)
+    with pytest.warns(RuntimeWarning, match=r"root -20 1/s at the start.* about 1e\+3 in 0\.4"):
+        jaxdae.simulate(
+            ChaplyginSleigh(), jaxdae.RealizingForces(law), start, t1=-0.4, dt=-1e-2, solver=RK4()
         )
 
 

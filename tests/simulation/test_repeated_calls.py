@@ -23,8 +23,8 @@ def angle(system, state=START, formulation=GAINS, **options):
 
 def checks_made(monkeypatch) -> list:
     made = []
-    completed = runs._completed
-    monkeypatch.setattr(runs, "_completed", lambda *x: made.append(x) or completed(*x))
+    for_start = runs._for_start
+    monkeypatch.setattr(runs, "_for_start", lambda *x: made.append(x) or for_start(*x))
     return made
 
 
@@ -85,3 +85,41 @@ def test_calls_inside_of_transformations_are_their_own():
     difference = (end(jnp.array(1.001)) - end(jnp.array(0.999))) / 0.002
     np.testing.assert_allclose(slope, difference, atol=1e-6)  # of order 0.001^2
     np.testing.assert_array_equal(angle(system), eager)
+
+
+def test_what_stays_the_same_from_start_to_start_is_checked_once(monkeypatch):
+    """And runs from them are those of calls of their own, in which arrays stand where they did."""
+    made, framed = [], runs._framed
+    monkeypatch.setattr(runs, "_framed", lambda *x: made.append(x) or framed(*x))
+    system, same = CartesianPendulum(mass=1.75), jnp.zeros(2)
+    angles = np.linspace(-1.0, 1.0, 4)
+    states = [jaxdae.State(jnp.array([np.cos(x), np.sin(x)]), jnp.zeros(2)) for x in angles]
+    found = [angle(system, x) for x in states]
+    assert len(made) == 1
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), states[0])
+    assert angle(system, single).dtype == np.float32
+    assert len(made) == 2
+    # One array in two places cannot be told apart from the other.
+    twice = Pulled(jnp.array([1.0, 0.0]))
+    ends = [angle(twice, jaxdae.State(x, x)) for x in (same, same + 1.0)]
+    np.testing.assert_allclose(ends[1] - ends[0], 1.1, rtol=1e-12)  # q + v t, force apart
+    shared = angle(twice, jaxdae.State(twice.pull, same))
+    other = angle(twice, jaxdae.State(jnp.array([3.0, 0.0]), same))
+    np.testing.assert_allclose(other - shared, [2.0, 0.0], atol=1e-12)
+    jax.clear_caches()
+    again = [angle(system, x) for x in states[::-1]]
+    np.testing.assert_array_equal(again[::-1], found)
+
+
+class Pulled(jaxdae.System):
+    """A free point that is pulled."""
+
+    pull: jax.Array
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del t, q, v, w, u
+        return self.pull

@@ -212,3 +212,38 @@ class Wrong(Sprung):
 def test_a_stiff_force_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"Wrong.stiff_force returned shape \(1,\); expected shap"):
         end(RK4(), Multipliers(), Wrong(), SPRUNG, dt=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saveat", [None, diffrax.SaveAt(ts=[0.1, 0.25])], ids=["rows", "times"])
+def test_single_precision_between_steps(saveat):
+    """Dense output of these methods is of double precision, whatever the states are of."""
+    single = State(*(np.asarray(x, np.float32) for x in (START.q, START.v)))
+    finder = diffrax.with_stepsize_controller_tols(optx.Newton)()
+    runs = [
+        end(diffrax.KenCarp3(root_finder=finder), start=start, saveat=saveat, t1=0.25)
+        for start in (single, START)
+    ]
+    assert runs[0].q.dtype == np.float32
+    # Tolerances of 1e-5 in single precision.
+    np.testing.assert_allclose(runs[0].q, runs[1].q, atol=1e-4)
+
+
+def test_a_stiff_force_that_is_no_number_is_named():
+    class Wrong(Sprung):
+        def stiff_force(self, t, q, v, w, u):
+            del t, v, w, u
+            return jnp.log(-1.0 - q**2)
+
+    with pytest.raises(jaxdae.SimulationError, match=r"Wrong\.stiff_force is not finite: entry 0"):
+        end(diffrax.Sil3(), Multipliers(), Wrong(), SPRUNG)
+
+
+@pytest.mark.slow
+def test_iterations_that_keep_one_jacobian_are_named_where_steps_are_used_up():
+    """What shortened the steps is not known; Newton's method itself is not advised again."""
+    finder = diffrax.with_stepsize_controller_tols(optx.Newton)()
+    with pytest.raises(jaxdae.SimulationError, match=r"stages of KenCarp3 by Newton's method"):
+        end(diffrax.KenCarp3(), max_steps=5)
+    with pytest.raises(jaxdae.SimulationError, match=r"stiff for the solver[^(]*\(jaxdae\.solve"):
+        end(diffrax.KenCarp3(root_finder=finder), max_steps=5)

@@ -157,11 +157,32 @@ class Coordinates(AbstractEvent):
 @BACKENDS
 @pytest.mark.parametrize(
     ("way", "words"),
-    [(lambda q: q, r"Coordinates returned float64 of shape \(1,\)"), (lambda q: q[0] > 0, "bool")],
+    [
+        (lambda q: q[None], r"Coordinates returned float64 of shape \(1, 1\)"),
+        (lambda q: q[0] > 0, "bool"),
+    ],
 )
 def test_a_function_that_is_not_one_number_is_refused(backend, way, words):
     with pytest.raises(ValueError, match=rf"{words}.* must return one real number"):
         ended(1.0, Coordinates(way), backend=backend)
+
+
+class Both(AbstractEvent):
+    """The first coordinate falls to a level, or rises to it: within a step of 0.7 s, twice."""
+
+    level: jax.Array
+
+    def function(self, system, t, state):
+        del system, t
+        return jnp.stack([state.q[0] + self.level, 2.0 - state.q[0]])
+
+
+@BACKENDS
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_first_of_several_functions_ends_a_run_within_a_step(backend, sign):
+    """Below for 0.3 s; steps of 0.7 s are off by 1e-4."""
+    run = ended(1.0, Both(jnp.array(0.95)), backend=backend, dt=sign * 0.7, t1=sign * 2.8)
+    np.testing.assert_allclose(run.final_time, sign * exact(1.0, -0.95)[0], rtol=0, atol=1e-4)
 
 
 @BACKENDS

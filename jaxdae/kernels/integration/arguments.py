@@ -42,6 +42,20 @@ class StepSummary(NamedTuple):
     rows: Any
 
 
+class StepCounts(NamedTuple):
+    """What the iterations of a run with adaptive steps took, as floating-point numbers.
+
+    Args:
+        iterations: number of Newton iterations.
+        factorizations: number of matrices factored for them.
+        unsolved: number of steps whose iterations did not converge.
+    """
+
+    iterations: Any
+    factorizations: Any
+    unsolved: Any
+
+
 def step_ends(steps, jumps, dtype) -> jax.Array:
     """Times at which steps end as a kernel takes them, from diffrax's two kinds.
 

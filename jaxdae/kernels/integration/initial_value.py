@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxdae.derivatives.primitives import replaced
 from jaxdae.derivatives.user_rules import OwnRule
 from jaxdae.kernels.graph.array_calls import LARGE
+from jaxdae.kernels.integration.arguments import StepCounts
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
 from jaxdae.kernels.tracing.rewriting import regrouped, split_invariants
 from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram
@@ -35,12 +36,14 @@ class StepResult(NamedTuple):
         error: estimates the error of `y1`.
         carry: what the next step is given.
         dense: makes what its dense output is made of.
+        counts: what its iterations took, or `None`.
     """
 
     y1: Any
     error: Callable[[], Any]
     carry: Any
     dense: Callable[[], Any]
+    counts: Any = None
 
 
 class _Parted(NamedTuple):
@@ -77,12 +80,15 @@ class Event(NamedTuple):
     """A run ends where a function falls from a positive value to zero.
 
     Args:
-        value: `g(t, y, *parameters)`, a scalar.
+        values: `g(t, y, *parameters)`, the functions, shape (k,).
         fall: `fall(function, before, after)`, where a function of time falls between two of them.
+        lowest: `lowest(functions, before, after)`, what functions do within a step:
+            a `jaxdae.solvers.event.Watch`.
     """
 
-    value: Callable
+    values: Callable
     fall: Callable
+    lowest: Callable
 
 
 class InitialValueProblem:
@@ -142,6 +148,11 @@ class InitialValueProblem:
     def dense(self) -> int:
         """Numbers that dense output of a step is made of."""
         return int(np.prod(self.method.dense_shape(self.states)))
+
+    @property
+    def counted(self) -> int:
+        """Numbers of `StepCounts` that the state of the step size controller ends with, or none."""
+        return len(StepCounts._fields) if self.method.counts else 0
 
     @property
     def own_rules(self) -> tuple[OwnRule, ...]:
@@ -421,6 +432,11 @@ class _StepsAlong(NamedTuple):
         one = lambda y0, y1, k: self.base.method.interpolate(t0, t1, y0, y1, k, t)  # noqa: E731
         return jax.vmap(one)(before, after, dense).ravel()
 
+    @property
+    def counts(self) -> bool:
+        """Whether steps tell what their iterations took: nobody asks these."""
+        return False
+
     def evaluations(self, dense: bool) -> int:
         """Evaluations that are kept for an adjoint: none."""
         del dense
@@ -469,7 +485,8 @@ def adaptive_step_programs(
     """Programs of a run with adaptive steps: `start`, `advance` and `interpolate`.
 
     Where steps end at given times also `begin`, as after these the right-hand side may have jumped;
-    where an event may end the run, its `value`, and `fall`, which locates it in a step.
+    where an event may end the run, its `value`, and for a step what its functions do in it,
+    `watch`, and `fall`, which locates it.
     """
     kept = dense or problem.event is not None
 
@@ -495,18 +512,27 @@ def _event(problem: InitialValueProblem) -> list[Subprogram]:
     if event is None:
         return []
 
-    def value(t, y, *arguments):
-        return jnp.asarray(event.value(t, y, *arguments[:count]), problem.dtype)
+    def values(t, y, *arguments):
+        return jnp.asarray(event.values(t, y, *arguments[:count]), problem.dtype)
 
-    def fall(t0, t1, y0, y1, dense, *arguments):
+    def value(t, y, *arguments):
+        return jnp.min(values(t, y, *arguments))
+
+    def watch(t0, t1, y0, y1, dense, *arguments):
         state = partial(_between, problem, t0, t1, y0, y1, dense)
-        t = event.fall(lambda t: value(t, state(t), *arguments), t0, t1)
+        found = event.lowest(lambda t: values(t, state(t), *arguments), t0, t1)
+        return tuple(jnp.asarray(x, problem.dtype) for x in found)
+
+    def fall(t0, t1, y0, y1, dense, until, *arguments):
+        state = partial(_between, problem, t0, t1, y0, y1, dense)
+        t = event.fall(lambda t: value(t, state(t), *arguments), t0, until)
         return t, state(t)
 
     arguments = problem.arguments()
     return [
         problem.program("value", value, "t", "y", *arguments),
-        problem.program("fall", fall, *"ttyyd", *arguments, open_ended=True),
+        problem.program("watch", watch, *"ttyyd", *arguments, open_ended=True),
+        problem.program("fall", fall, *"ttyydt", *arguments, open_ended=True),
     ]
 
 
@@ -639,9 +665,9 @@ def _transposed_interpolation(problem: InitialValueProblem) -> Subprogram:
 
 
 def control_shape(problem: InitialValueProblem) -> jax.ShapeDtypeStruct:
-    """Of the state of the step size controller, as one array."""
+    """Of the state of the step size controller and counts behind it, as one array."""
     leaves = jax.tree.leaves(_control_states(problem))
-    return jax.ShapeDtypeStruct((len(leaves),), problem.dtype)
+    return jax.ShapeDtypeStruct((len(leaves) + problem.counted,), problem.dtype)
 
 
 def _control_states(problem: InitialValueProblem):
@@ -661,7 +687,9 @@ def _start(problem: InitialValueProblem, given_first: bool) -> Callable:
         t1, state = _started(problem, t0, end, dt, y, arguments)
         none = jnp.zeros(0, problem.dtype)
         carry = problem.method.init(_rate(problem, arguments), t0, y) if problem.carried else none
-        return jnp.minimum(t1, end), _packed(state, problem.dtype), carry
+        counts = jnp.zeros(problem.counted, problem.dtype)
+        control = jnp.concatenate([_packed(state, problem.dtype), counts])
+        return jnp.minimum(t1, end), control, carry
 
     return start
 
@@ -691,6 +719,7 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
     """
     shapes, n = _control_states(problem), problem.primal.states
     count, dtype = len(problem.primal.parameters), problem.dtype
+    own = len(jax.tree.leaves(shapes))
 
     def advance(t0, t1, end, floor, control, y0, carry, *arguments):
         outcome = _step(problem, t0, t1, y0, carry, arguments)
@@ -699,16 +728,29 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
         before, after, error = (problem.unravel(x[:n]) for x in (y0, outcome.y1, error))
         controller, order = problem.controller(*arguments[:count]), problem.method.error_order()
         keep, t_next0, t_next1, _, state, result = controller.adapt_step_size(
-            t0, t1, before, after, None, error, order, _unpacked(control, shapes)
+            t0, t1, before, after, None, error, order, _unpacked(control[:own], shapes)
         )
         t_next0 = jnp.minimum(t_next0, end)
         clipped = jnp.where(keep, end, t_next0 + 0.5 * (end - t_next0))
         t_next1 = jnp.where(t_next1 > floor, clipped, t_next1)
         code, kept = (jnp.asarray(x).astype(dtype) for x in (result._value, keep))
-        summary = (kept, code, t_next0, t_next1)
-        return (*summary, _packed(state, dtype), outcome.y1, outcome.carry, *_dense(outcome, dense))
+        summary, control = (
+            (kept, code, t_next0, t_next1),
+            _counted(problem, state, control, outcome),
+        )
+        return (*summary, control, outcome.y1, outcome.carry, *_dense(outcome, dense))
 
     return advance
+
+
+def _counted(problem: InitialValueProblem, state, control, outcome):
+    """The state of the step size controller, and counts with those of a step."""
+    packed = _packed(state, problem.dtype)
+    if not problem.counted:
+        return packed
+    took = outcome.counts
+    more = StepCounts(took.iterations, took.factorizations, 1 - took.converged)
+    return jnp.concatenate([packed, control[packed.size :] + jnp.stack(more)])
 
 
 def _packed(state, dtype):

@@ -58,6 +58,7 @@ class KernelRun(NamedTuple):
         plain: the same run by JAX, for derivatives that no kernel has.
         strict: whether a derivative that no kernel has is refused instead.
         once: whether no kernel has its derivative, as it is computed beside one.
+        counted: whether it says what its iterations took, if there are any.
     """
 
     problem: InitialValueProblem
@@ -69,6 +70,12 @@ class KernelRun(NamedTuple):
     plain: Function | None = None
     strict: bool = False
     once: bool = False
+    counted: bool = False
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the last of its results is a `StepCounts`."""
+        return self.counted and self.adaptive and self.problem.counted > 0
 
     @property
     def own_rule(self) -> str | None:
@@ -103,9 +110,15 @@ class KernelRun(NamedTuple):
         return fixed_step_programs(self.problem, self.saving.times)
 
     def results(self) -> list[tuple[int, ...]]:
-        """Shapes of the results: rows, final state; of adaptive steps times and a `StepSummary`."""
+        """Shapes of the results: rows, final state; of adaptive steps times and a `StepSummary`.
+
+        Where an event may end the run also the largest misfit of its functions (`Watch.misfit`),
+        and last, of steps that are found by counted iterations, a `StepCounts`.
+        """
         n = self.problem.states
         more = [(self.rows,), (len(StepSummary._fields),)] if self.adaptive else []
+        more += [(3,)] if self.problem.event is not None else []
+        more += [(self.problem.counted,)] if self.counts_steps else []
         return [(self.rows, n), (n,), *more]
 
 
@@ -131,7 +144,7 @@ class _Varied(NamedTuple):
         saved, final = (
             jnp.concatenate([a, *b], -1) for a, b in zip(primal_rows, pushed, strict=False)
         )
-        return [saved, final, *primal_rows[2:]]
+        return [saved, final, *primal_rows[2:4]]
 
 
 def varied(run: KernelRun, active: tuple[int, ...], directions: int) -> KernelRun:
@@ -153,7 +166,7 @@ def _work(programs, body: list[Definition], lanes: Lanes, axes: Axes, run: Kerne
     functions = library(programs, lanes.width, lanes.dtype, lanes.register_width, shared)
     every = dict.fromkeys(x for one in programs for x in (*called(one.program), one))
     content = [f"{x.name} {x.entries}\n{x.program.content()}" for x in every]
-    numbers = (run.rows, run.max_steps, run.given_first, run.step_ends)
+    numbers = (run.rows, run.max_steps, run.given_first, run.step_ends, run.counts_steps)
     about = f"{run.saving} {numbers} {axes.batched}"
     text = "\n".join([about, *content])
     return Work([*functions, *body], axes, text, lanes.width)
@@ -198,7 +211,9 @@ def integrate(run: KernelRun, y0, parameters, times) -> list[jax.Array]:
 
     Returns:
         The saved states (rows, n), the final one (n,), and with adaptive steps also the times of
-        the rows, infinite where they were not reached, and a `StepSummary`.
+        the rows, infinite where they were not reached, a `StepSummary`, and where an event may end
+        the run the size of the largest misfit, the number of the function and the time of the step;
+        of steps whose iterations are counted a `StepCounts`, too.
     """
     arguments = [jnp.asarray(x, run.problem.dtype) for x in (y0, *parameters, *times)]
     axes = Axes((), (False,) * len(arguments))

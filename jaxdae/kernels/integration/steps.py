@@ -393,6 +393,16 @@ class StepSizeControl:
             with lanes.loop(lanes.width) as lane, lanes.if_then(ends.jumped(lane)):
                 lanes.copy_lane(carried, self._next_carry, self._carry, lane)
 
+    def counts(self, lane) -> list:
+        """What the iterations of a lane took so far."""
+        first = self.states - self.problem.counted
+        return [self.lanes.get(self.control, lane, i) for i in range(first, self.states)]
+
+    def clear_counts(self, lane) -> None:
+        """Begin them anew, for a run without any steps."""
+        for i in range(self.states - self.problem.counted, self.states):
+            self.lanes.set(0.0, self.control, lane, i)
+
     def failed(self, lane):
         """Whether the controller gave up a lane."""
         return self.lanes.get(self.code, lane).differs(0.0)
@@ -414,7 +424,10 @@ class _Event:
         self.lanes, self.states = lanes, states
         self.until, self.state = lanes.array(1), lanes.array(states)
         self._value, self._following, self._time = (lanes.array(1) for _ in range(3))
+        self._seen, self._low, self._misfit, self._which = (lanes.array(1) for _ in range(4))
         self._located, self._fallen = lanes.array(states), lanes.counters()
+        # The largest misfit of a run: its size, number of the function, time of the step.
+        self.misfit = lanes.array(3)
 
     def begin(self, step: _Step, fixed, wanted) -> None:
         """Evaluate the function at the starts of those lanes that want it."""
@@ -422,27 +435,44 @@ class _Event:
         lanes.call("value", step.t0, step.y0, *fixed, self._following)
         with lanes.loop(lanes.width) as lane, lanes.if_then(wanted(lane)):
             lanes.copy_lane(1, self._following, self._value, lane)
+            for i, value in enumerate((0.0, 0.0, lanes.get(step.t0, lane))):
+                lanes.set(value, self.misfit, lane, i)
 
     def find(self, step: _Step, fixed, wanted, any_lane) -> None:
         """Find where a step that is kept ends: at its end, or where the function falls to zero."""
         lanes = self.lanes
-        lanes.call("value", step.t1, step.y1, *fixed, self._following)
         any_lane.set(0)
         with lanes.loop(lanes.width) as lane:
             lanes.copy_lane(1, step.t1, self.until, lane)
             lanes.set_count(0, self._fallen, lane)
             with lanes.if_then(wanted(lane)):
-                above = lanes.get(self._value, lane) > 0.0
-                with lanes.if_then(above & (lanes.get(self._following, lane) <= 0.0)):
-                    lanes.set_count(1, self._fallen, lane)
-                    any_lane.set(1)
-                lanes.copy_lane(1, self._following, self._value, lane)
+                any_lane.set(1)
+        with lanes.if_then(any_lane.get().differs(0)):
+            seen = (self._seen, self._low, self._misfit, self._which, self._following)
+            lanes.call("watch", *step, *fixed, *seen)
+            any_lane.set(0)
+            with lanes.loop(lanes.width) as lane, lanes.if_then(wanted(lane)):
+                self._compare(step, any_lane, lane)
         with lanes.if_then(any_lane.get().differs(0)):
             # Lanes of other members have a step as well, in which nothing is found.
-            lanes.call("fall", *step, *fixed, self._time, self._located)
+            lanes.call("fall", *step, self._seen, *fixed, self._time, self._located)
             with lanes.loop(lanes.width) as lane, lanes.if_then(self.occurred(lane)):
                 lanes.copy_lane(1, self._time, self.until, lane)
                 lanes.copy_lane(self.states, self._located, self.state, lane)
+
+    def _compare(self, step: _Step, any_lane, lane) -> None:
+        """What was seen in the step of a lane."""
+        lanes = self.lanes
+        above = lanes.get(self._value, lane) > 0.0
+        with lanes.if_then(above & (lanes.get(self._low, lane) <= 0.0)):
+            lanes.set_count(1, self._fallen, lane)
+            any_lane.set(1)
+        lanes.copy_lane(1, self._following, self._value, lane)
+        size = lanes.get(self._misfit, lane)
+        with lanes.if_then(size > lanes.get(self.misfit, lane)):
+            worse = (size, lanes.get(self._which, lane), lanes.get(step.t0, lane))
+            for i, value in enumerate(worse):
+                lanes.set(value, self.misfit, lane, i)
 
     def occurred(self, lane):
         """Whether the function has fallen in the step of a lane."""
@@ -467,6 +497,11 @@ class _AdaptiveSteps:
         self.final = Buffer(lanes, lanes.results, 1, self.n, rank, 1)
         self.row_times = Buffer(lanes, lanes.results, 2, None, rank, 1)
         self.summary = Buffer(lanes, lanes.results, 3, len(StepSummary._fields), rank, 1)
+        monitored = problem.event is not None
+        self.misfit = Buffer(lanes, lanes.results, 4, 3, rank, 1) if monitored else None
+        self.counts = None
+        if run.counts_steps:
+            self.counts = Buffer(lanes, lanes.results, 4 + monitored, problem.counted, rank, 1)
         self.members, self.busy, self.fresh = (lanes.counters() for _ in range(3))
         self.steps, self.kept_steps = lanes.counters(), lanes.counters()
         # Rows of each lane that are written: those at given times are counted elsewhere.
@@ -535,6 +570,7 @@ class _AdaptiveSteps:
             self.control.load(lane, member)
             for counter in (self.steps, self.kept_steps, self.written):
                 lanes.set_count(0, counter, lane)
+            self.control.clear_counts(lane)
             if self.at_times is not None:
                 lanes.set_count(0, self.at_times.saved, lane)
             if self.saving.start:
@@ -609,6 +645,11 @@ class _AdaptiveSteps:
         summary = StepSummary(lanes.get(self.control.step.t0, lane), code, *counts)
         for i, value in enumerate(summary):
             self.summary.write(value, member, i)
+        if self.misfit is not None and self.control.event is not None:
+            self.misfit.store(3, self.control.event.misfit, lane, member)
+        if self.counts is not None:
+            for i, value in enumerate(self.control.counts(lane)):
+                self.counts.write(value, member, i)
         lanes.set_count(0, self.busy, lane)
 
     def _write_times(self, lane, member) -> None:

@@ -1,0 +1,450 @@
+"""What runs are made of: a mechanism, or differential-algebraic equations, behind one contract."""
+
+import abc
+from typing import Any, ClassVar
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jax.flatten_util import ravel_pytree
+
+from jaxdae import dae_runs
+from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.formulations.structure import depends_on
+from jaxdae.identification.data import UnknownStart
+from jaxdae.reprs import Module
+from jaxdae.results.dae_trajectory import DAETrajectory
+from jaxdae.results.trajectory import Trajectory
+from jaxdae.runs import prepare
+from jaxdae.simulation.dae_run import run_dae
+from jaxdae.simulation.problem import START_TOLERANCE
+from jaxdae.simulation.run import run
+from jaxdae.systems import consistent_state, DAE, State, System, Variables
+from jaxdae.systems.calls import check_instance
+from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems.dae_checks import as_variables, check_shapes, implicit_ranks, index_of
+from jaxdae.systems.dae_equations import DAEEquations, dtype_of
+from jaxdae.systems.dae_names import entry_names
+from jaxdae.systems.dae_start import consistent, violation
+from jaxdae.systems.dynamics import constraint_residuals
+from jaxdae.systems.precision import in_dtype
+
+# Of a tangent basis: singular values of the constraints below this part of the largest are zero.
+_DEPENDENT = 1e-8
+
+
+class Settings(Module):
+    """How runs are made; as for `simulate` and `solve`."""
+
+    dt: float | None
+    solver: diffrax.AbstractSolver | None
+    stepsize_controller: diffrax.AbstractStepSizeController | None
+    max_steps: int = eqx.field(static=True)
+    backend: Any = eqx.field(static=True)
+
+    @property
+    def fixed_step(self) -> float | None:
+        """Length of fixed steps; of adaptive ones `dt` is the first."""
+        asked = self.stepsize_controller
+        return self.dt if asked is None or isinstance(asked, diffrax.ConstantStepSize) else None
+
+    @property
+    def of_steps(self) -> dict[str, Any]:
+        """What a run is given of them beside its times."""
+        return {
+            "solver": self.solver, "stepsize_controller": self.stepsize_controller,
+            "max_steps": self.max_steps,
+        }  # fmt: skip
+
+
+# Directions in which a start may move, what the noise of its guess makes of them, their names.
+Directions = tuple[Any, Any, list[str]]
+
+
+class AbstractDeclared(Module):
+    """What `build` returns, and what is asked of it."""
+
+    controller: eqx.AbstractVar[Any]
+    # Whether known starts, too, are always made consistent.
+    always_projects: ClassVar[bool]
+
+    @property
+    @abc.abstractmethod
+    def declaration(self) -> Any:
+        """What starts that are functions are given."""
+
+    @abc.abstractmethod
+    def as_state(self, value: Any, what: str) -> Any:
+        """A start as it was given, in the form of this declaration.
+
+        Raises:
+            TypeError: for another kind, with `what` before it.
+        """
+
+    @abc.abstractmethod
+    def check(self, t: float, state: Any) -> None:
+        """Refuse equations that runs would not refuse in a batch.
+
+        Raises:
+            ValueError: as `solve` does.
+        """
+
+    @abc.abstractmethod
+    def check_start(self, t: float, state: Any, name: str, *, moves: bool) -> None:
+        """Refuse a known start that is off the constraints, unless parameters move these.
+
+        Raises:
+            ValueError: naming the experiment and the distance.
+        """
+
+    @abc.abstractmethod
+    def consistent(self, t, state: Any) -> Any:
+        """The consistent state next to another."""
+
+    @abc.abstractmethod
+    def residuals(self, t, state: Any) -> Any:
+        """What is zero of a consistent start that is known, arrays."""
+
+    @abc.abstractmethod
+    def is_constrained(self, t: float, state: Any) -> bool:
+        """Whether starts have to be made consistent."""
+
+    @abc.abstractmethod
+    def directions(self, t: float, state: Any, start: UnknownStart) -> Directions:
+        """Directions in which a consistent start may move, in the order of `ravel_pytree`."""
+
+    @abc.abstractmethod
+    def depends_on_time(self, state: Any) -> bool:
+        """Whether time itself enters the equations or the input."""
+
+    @abc.abstractmethod
+    def prepared(self, state: Any, t0: float, t1: float, dt, ts, settings: Settings) -> tuple:
+        """The problem of a run, and the method."""
+
+    @abc.abstractmethod
+    def trajectory(self, problem: Any, method: Any) -> Any:
+        """A run, by what `prepared` has made."""
+
+    @abc.abstractmethod
+    def states_of(self, trajectory: Any) -> Any:
+        """States at the times of a run."""
+
+
+class Mechanism(AbstractDeclared):
+    """A system and its formulation.
+
+    Args:
+        system: what moves.
+        formulation: how constraints are enforced.
+        controller: the input, or `None`.
+    """
+
+    system: System
+    formulation: AbstractFormulation
+    controller: Any
+    always_projects: ClassVar[bool] = False
+
+    @property
+    def declaration(self) -> System:
+        return self.system
+
+    def as_state(self, value: Any, what: str) -> State:
+        if not isinstance(value, State):
+            raise TypeError(f"{what} a {type(value).__name__}, must be a State(q, v).")
+        return value
+
+    def check(self, t: float, state: State) -> None:
+        del t, state  # `prepare` has done it
+
+    def check_start(self, t: float, state: State, name: str, *, moves: bool) -> None:
+        worst = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in self.residuals(t, state))
+        size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
+        if not (moves or worst <= START_TOLERANCE * (1 + size)):
+            raise ValueError(
+                f"identify: the start of experiment {name} is off the constraints by {worst:.3g}; "
+                "make it consistent, jaxdae.consistent_state(system, q, v), or give "
+                "UnknownStart(state)."
+            )
+
+    def consistent(self, t, state: State) -> State:
+        return consistent_state(self.system, state.q, state.v, t, w=state.w)
+
+    def residuals(self, t, state: State) -> tuple:
+        system = in_dtype(self.system, state.q.dtype)
+        found = constraint_residuals(system, t, state.q, state.v)
+        return found.phi, found.phi_dot
+
+    def is_constrained(self, t: float, state: State) -> bool:
+        return self.residuals(t, state)[1].size > 0
+
+    def directions(self, t: float, state: State, start: UnknownStart) -> Directions:
+        _refuse_others(start, ("y",), "a System has q, v and w")
+        system = self.system
+        rates = lambda v: constraint_residuals(system, t, state.q, v).phi_dot  # noqa: E731
+        m = constraint_counts(system, state)[0]
+        jac = np.asarray(jax.jacfwd(rates)(state.v))
+        labels = system.labels()
+        n, k = state.q.size, state.w.size
+        coordinates = [labels.coordinate(i) for i in range(n)]
+        more = range(len(labels.actuators), k)
+        actuators = [*labels.actuators[:k], *(f"w{i + 1}" for i in more)]
+        moves, priors, names = zip(
+            _directions(jac[:m], start.q, coordinates),
+            _directions(jac, start.v, [f"{x}'" for x in coordinates]),
+            _directions(np.zeros((0, k)), start.w, actuators),
+            strict=True,
+        )
+        block = scipy.linalg.block_diag
+        return block(*moves), block(*priors), [x for part in names for x in part]
+
+    def depends_on_time(self, state: State) -> bool:
+        controller = self.controller
+        system = in_dtype(self.system, state.q.dtype)
+        if controller is not None and not callable(controller):
+            return True
+
+        def everything(t, q, v, w):
+            u = None if controller is None else controller(t, q, v, w)
+            result = constraint_residuals(system, t, q, v)
+            lam = jnp.zeros_like(result.phi_dot)
+            return (
+                result,
+                system.kinetic_energy(t, q, v),
+                system.potential_energy(t, q),
+                system.dissipation(t, q, v),
+                system.force(t, q, v, w, u),
+                system.reaction_dependent_force(t, q, v, w, u, lam),
+                system.actuator_rate(t, q, v, w, u),
+                system.mass_matrix(t, q),
+            )
+
+        zero = jnp.zeros((), state.q.dtype)
+        return depends_on(everything, 0, zero, state.q, state.v, state.w)
+
+    def prepared(self, state: State, t0: float, t1: float, dt, ts, settings: Settings) -> tuple:
+        return prepare(
+            self.system, self.formulation, state, t0=t0, t1=t1, dt=dt,
+            saveat=diffrax.SaveAt(ts=jnp.asarray(ts)), controller=self.controller,
+            adjoint=diffrax.ForwardMode(), backend=settings.backend, progress=False, throw=False,
+            work=False, start_tolerance=None, **settings.of_steps,
+        )  # fmt: skip
+
+    def trajectory(self, problem: Any, method: Any) -> Trajectory:
+        return Trajectory.of(problem, method, run(problem, method))
+
+    def states_of(self, trajectory: Trajectory) -> State:
+        return trajectory.states
+
+
+class Equations(AbstractDeclared):
+    """Differential-algebraic equations.
+
+    Args:
+        dae: the declaration.
+        controller: the input, or `None`.
+    """
+
+    dae: DAE
+    controller: Any
+    # What follows from y is given for Newton's method to begin at.
+    always_projects: ClassVar[bool] = True
+
+    @property
+    def declaration(self) -> DAE:
+        return self.dae
+
+    def _equations(self, state: Variables) -> DAEEquations:
+        return DAEEquations(*in_dtype((self.dae, self.controller), dtype_of(state)))
+
+    def _at(self, t, state: Variables) -> tuple[DAEEquations, int, Any]:
+        """Equations, their index, and the time in their precision."""
+        equations, t = self._equations(state), jnp.asarray(t, dtype_of(state))
+        return equations, equations.index(t, state), t
+
+    def as_state(self, value: Any, what: str) -> Variables:
+        if not isinstance(value, Variables):
+            raise TypeError(f"{what} a {type(value).__name__}, must be jaxdae.Variables(y, z).")
+        return in_dtype(as_variables(self.dae, *value), jnp.result_type(float))
+
+    def check(self, t: float, state: Variables) -> None:
+        equations, t = self._equations(state), jnp.asarray(t, dtype_of(state))
+        check_shapes(equations, t, state)
+        index_of(equations, t, self.consistent(t, state))
+
+    def check_start(self, t: float, state: Variables, name: str, *, moves: bool) -> None:
+        near = self.consistent(t, state)
+        before, after = (np.asarray(ravel_pytree(x.y)[0]) for x in (state, near))
+        worst = float(np.abs(after - before).max(initial=0.0))
+        if not (moves or worst <= START_TOLERANCE * (1 + np.abs(before).max(initial=0.0))):
+            raise ValueError(
+                f"identify: the start of experiment {name} is off the constraints: consistent "
+                f"variables y are {worst:.3g} away. Make it consistent, "
+                "jaxdae.consistent_start(dae, y, z), or give UnknownStart(Variables(y, z))."
+            )
+
+    def consistent(self, t, state: Variables) -> Variables:
+        equations, index, t = self._at(t, state)
+        return consistent(equations, index, t, state)
+
+    def residuals(self, t, state: Variables) -> tuple:
+        equations, index, t = self._at(t, state)
+        return (violation(equations, index, t, state).residual,)
+
+    def is_constrained(self, t: float, state: Variables) -> bool:
+        return self._at(t, state)[1] > 0
+
+    def directions(self, t: float, state: Variables, start: UnknownStart) -> Directions:
+        _refuse_others(start, ("q", "v", "w"), "a DAE has y")
+        equations, index, t_ = self._at(t, state)
+        y, of_y = ravel_pytree(state.y)
+        with_y = lambda y: state._replace(y=of_y(y))  # noqa: E731
+        jac = np.zeros((0, y.size))
+        if equations.implicit:
+            z, of_z = ravel_pytree(state.z)
+            with_z = lambda z: state._replace(z=of_z(z))  # noqa: E731
+            by_rates = jax.jacfwd(lambda z: equations.residual(t_, with_z(z)))(z)
+            by_y = jax.jacfwd(lambda y: equations.residual(t_, with_y(y)))(y)
+            jac = algebraic_part(np.asarray(by_rates, float), np.asarray(by_y, float), y.dtype)
+        elif index == 2:
+            jac = np.asarray(jax.jacfwd(lambda y: equations.constraints(t_, with_y(y)))(y))
+        moves, prior, names = _directions(
+            jac, _entries(start.y, state.y), entry_names("y", state.y)
+        )
+        rest = ravel_pytree(state.z)[0].size  # which follows from y
+        return np.concatenate([moves, np.zeros((rest, moves.shape[1]))]), prior, names
+
+    def depends_on_time(self, state: Variables) -> bool:
+        equations = self._equations(state)
+
+        def everything(t, state):
+            if equations.implicit:
+                return equations.residual(t, state)
+            parts = equations.rate(t, state), equations.constraints(t, state)
+            return *parts, equations.mass(t, state)
+
+        return depends_on(everything, 0, jnp.zeros((), dtype_of(state)), state)
+
+    def prepared(self, state: Variables, t0, t1, dt, ts, settings: Settings) -> tuple:
+        return dae_runs.prepare(
+            self.dae, state, t0=t0, t1=t1, dt=dt, saveat=diffrax.SaveAt(ts=jnp.asarray(ts)),
+            controller=self.controller, adjoint=diffrax.ForwardMode(), backend=settings.backend,
+            progress=False, throw=False, start_tolerance=None, **settings.of_steps,
+        )  # fmt: skip
+
+    def trajectory(self, problem: Any, method: Any) -> DAETrajectory:
+        return DAETrajectory.of(problem, run_dae(problem, method))
+
+    def states_of(self, trajectory: DAETrajectory) -> Variables:
+        return trajectory.saved
+
+
+def declared(made: Any, controller: Any) -> AbstractDeclared:
+    """What `build` has returned, with the controller of a record.
+
+    Raises:
+        TypeError: for what is neither `(system, formulation)` nor a `DAE`, with a controller or
+            without.
+        ValueError: for two controllers.
+    """
+    parts = [*made] if isinstance(made, tuple) else [made]
+    if parts and isinstance(parts[0], DAE):
+        if len(parts) > 2:
+            raise TypeError(
+                f"identify: build returned {len(parts)} things, must return a DAE, or (dae, "
+                "controller)."
+            )
+        return Equations(parts[0], _controller(parts[1] if parts[1:] else None, controller))
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise TypeError(
+            f"identify: build returned a {type(made).__name__}, must return (system, formulation), "
+            "(system, formulation, controller), a DAE, or (dae, controller)."
+        )
+    system, formulation, own = [*parts, None][:3]
+    check_instance("identify: build returned a system that", system, System, "a System first")
+    check_instance(
+        "identify: build returned a formulation that", formulation, AbstractFormulation,
+        "a formulation, such as jaxdae.Multipliers(), second",
+    )  # fmt: skip
+    return Mechanism(system, formulation, _controller(own, controller))
+
+
+def _controller(own: Any, given: Any) -> Any:
+    if own is not None and given is not None:
+        raise ValueError(
+            "identify: build returns a controller and an experiment has one as well; keep one."
+        )
+    return given if own is None else own
+
+
+def algebraic_part(by_rates: np.ndarray, by_y: np.ndarray, dtype) -> np.ndarray:
+    """Derivatives by `y` of the equations of a residual that have no rates."""
+    tolerance = float(jnp.finfo(dtype).eps) ** 0.75
+    rank, _ = implicit_ranks(by_rates, by_y, tolerance)
+    rows = np.linalg.norm(by_rates, axis=1, keepdims=True)
+    rows = np.where(rows > 0, rows, 1.0)
+    left = np.linalg.svd(by_rates / rows)[0]
+    return left[:, rank:].T @ (by_y / rows)
+
+
+def _refuse_others(start: UnknownStart, names: tuple[str, ...], words: str) -> None:
+    """Standard deviations of variables that there are not."""
+    for name in names:
+        given = getattr(start, name)
+        if not all(np.all(np.isinf(np.asarray(x, float))) for x in jax.tree.leaves(given)):
+            raise ValueError(f"UnknownStart: {name} is {given}, but {words}; leave {name} out.")
+
+
+def _entries(sigma: Any, y: Any) -> np.ndarray:
+    """Standard deviations of the numbers in `y`, from one number or a pytree like it."""
+    if np.ndim(sigma) == 0 and not isinstance(sigma, dict | list | tuple):
+        sigma = jax.tree.map(lambda _: sigma, y)
+    if jax.tree.structure(sigma) != jax.tree.structure(y):
+        raise ValueError(
+            "UnknownStart: y has another structure than the variables; give one number, or one for "
+            f"each of {', '.join(entry_names('y', y))}."
+        )
+    full = jax.tree.map(lambda s, x: np.broadcast_to(np.asarray(s, float), np.shape(x)), sigma, y)
+    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(full)])
+
+
+def _directions(jac: np.ndarray, sigma, labels: list[str]) -> Directions:
+    """Allowed directions, what the guess's noise makes of them, and their names.
+
+    Directions are in units of the standard deviations, or of one where these are infinite;
+    coordinates that are held are further constraints.
+    """
+    n = len(labels)
+    if not n:
+        return np.zeros((0, 0)), np.zeros((0, 0)), []
+    sigma = np.broadcast_to(np.asarray(sigma, float), (n,))
+    known = np.isfinite(sigma) & (sigma > 0)
+    scale = np.where(known, sigma, 1.0)
+    rows = np.concatenate([jac * scale, np.eye(n)[sigma == 0]])
+    basis = scale[:, None] * _null_space(rows)
+    prior = np.zeros((basis.shape[1],) * 2)
+    if basis.size:
+        seen = np.asarray(
+            np.linalg.qr(np.where(known, 1.0 / scale, 0.0)[:, None] * basis, mode="r")
+        )
+        prior[: seen.shape[0]] = seen
+    return basis, prior, [_direction_name(column, labels) for column in basis.T]
+
+
+def _null_space(rows: np.ndarray) -> np.ndarray:
+    """Orthonormal basis of what the rows send to zero, along coordinates where that is possible."""
+    if not rows.size:
+        return np.eye(rows.shape[1])
+    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+    _, values, right = np.linalg.svd(rows / np.where(sizes > 0, sizes, 1.0))
+    rank = int(np.sum(values > _DEPENDENT * max(values.max(initial=0.0), 1e-300)))
+    return right[rank:].T
+
+
+def _direction_name(column: np.ndarray, labels: list[str]) -> str:
+    """The coordinate that a direction moves most."""
+    moved = np.flatnonzero(np.abs(column) > 1e-9 * np.abs(column).max())
+    most = labels[int(np.argmax(np.abs(column)))]
+    return most if moved.size == 1 else f"{most} and what moves with it"
