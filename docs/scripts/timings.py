@@ -6,6 +6,7 @@ Times are the least of all rounds: a busy machine makes calls longer, never shor
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -274,6 +275,22 @@ def first_result() -> str:
     return "\n".join([*parts, made("first_result")])
 
 
+def repeated_calls() -> str:
+    """Calls beside the compiled run, and what a process takes for each new system."""
+    rows = rows_of("repeated_calls")
+    calls = [x for x in rows if x["section"] == "calls"]
+    base = next(x for x in calls if x["code"] == "jaxdae, jax.jit")
+    lines = [[x["problem"], x["code"], time_text(least(x)), times(x, base)] for x in calls]
+    systems = [x for x in rows if x["section"] == "new systems"]
+    memory = [
+        [x["problem"], x["code"], f"{statistics.median(x['megabytes']):.1f}", time_text(least(x))]
+        for x in systems
+    ]
+    head = ["of a new system", "by", "MB (median)", "on the clock"]
+    first = table(["given", "by", "a call", "times `jax.jit`"], lines)
+    return "\n".join([first, "", table(head, memory), "", made("repeated_calls")])
+
+
 def right_hand_side() -> str:
     """One evaluation by both solves, with and without XLA's option."""
     lines = []
@@ -384,6 +401,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "identification": identification,
     "scaling": scaling,
     "first_result": first_result,
+    "repeated_calls": repeated_calls,
     "right_hand_side": right_hand_side,
     "losses": losses,
     "work_precision": work_precision,

@@ -64,6 +64,7 @@ def step_method(
     name = type(solver).__name__
     if isinstance(solver, AbstractTracedSolver):
         of_motions = enforces_constraints(solver) or solver.takes_parts
+        of_motions |= equations is not None and equations.always
         return SolverSteps(solver, equations if of_motions else None)
     if splits(solver):
         return f"{name} splits the rate into an explicit and an implicit part"
@@ -152,11 +153,13 @@ class ConstrainedEquations(NamedTuple):
             controller)`, and 1 or -1: kernels take times as increasing.
         parameters: shapes of these.
         unravel: from a state as one vector to its structure.
+        always: whether there is no rate, and every solver is given the term.
     """
 
     make: Callable
     parameters: tuple
     unravel: Callable
+    always: bool = False
 
 
 class SolverSteps(AbstractStepMethod):

@@ -60,7 +60,7 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump, *, in_kernel: bool):
 
     def all_stages(x):
         changes = product(inverse, x[:, :n])
-        return jax.vmap(lambda t, s, x: at(t, x).residual_with_safe_derivative(h, s))(
+        return jax.vmap(lambda t, s, x: at(t, x).safe(DAEAt.residual, h, s))(
             jnp.stack(times), changes, start + x
         )
 
