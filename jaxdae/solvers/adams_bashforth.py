@@ -83,7 +83,7 @@ class AdamsBashforth(AbstractTracedSolver):
         return np.linalg.solve(nodes[None] ** powers[:, None], 1.0 / (powers + 1.0))
 
     @property
-    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Dense output: Hermite's polynomial of degree 3, or 5 above order 4."""
         cubic = diffrax.ThirdOrderHermitePolynomialInterpolation
         return cubic if self.steps <= 4 else QuinticHermite

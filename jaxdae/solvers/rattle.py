@@ -114,7 +114,7 @@ class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
         return next(order for order, parts in _PARTS.items() if parts == self.parts)
 
     @property
-    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Dense output: Hermite's polynomial of degree 3, or 5 for order 6."""
         cubic = diffrax.ThirdOrderHermitePolynomialInterpolation
         return QuinticHermite if self.order(None) == 6 else cubic

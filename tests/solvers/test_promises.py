@@ -120,7 +120,7 @@ def exact():
     return [np.asarray(x) for x in states(jnp.asarray(TIMES), made.q, made.v)]
 
 
-def run(name, backend, state, *, system=None, t1=2.0, ts=TIMES, **options):
+def run(name, backend, state, *, system=None, t1=2.0, ts: Any = TIMES, **options):
     return jaxdae.simulate(
         DrivenPendulum() if system is None else system, jaxdae.Multipliers(), state, t1=t1,
         solver=PROMISES[name].solver, backend=backend, saveat=diffrax.SaveAt(ts=jnp.asarray(ts)),
