@@ -24,6 +24,7 @@ NOTHING = "–"
 TITLES = {"andrews": "Andrews", "two-link": "two-link arm"}
 SECTIONS = {
     "single_run": "One adaptive run, called from Python",
+    "work_precision": "Work against precision",
     "batch": "Batches of fixed steps",
     "adaptive_batch": "Batches of adaptive steps",
     "gradient": "Gradients through batches",
@@ -309,9 +310,10 @@ def right_hand_side() -> str:
 def losses() -> str:
     """Every place where another code is faster than the kernel, or than what is ours there."""
     lines = []
-    for name in ("single_run", "adaptive_batch"):
+    for name in ("single_run", "work_precision", "adaptive_batch"):
+        targets = WORK_TARGETS if name == "work_precision" else TARGETS
         for problem, part in by_problem(rows_of(name)).items():
-            for target in TARGETS:
+            for target in targets:
                 own = [x for x in part if _is_ours(x)]
                 lines += _faster(name, f"{problem}, error {power(target)}", own, part, target)
     for name in ("batch", "right_hand_side", "identification", "gradient", "scaling"):
@@ -366,8 +368,8 @@ def work_precision() -> str:
                 # Of the fewest steps, which other work on the machine does not change.
                 best = min(able, key=lambda x: x["steps"] or least(x), default=None)
                 line.append(NOTHING if best is None else time_text(least(best)))
-                counts = [best and best[key] for key in ("steps", "evaluations")]
-                line.append(" / ".join(map(str, counts)) if counts[0] else NOTHING)
+                counts = [best[key] for key in ("steps", "evaluations")] if best else []
+                line.append(" / ".join(str(x or NOTHING) for x in counts) or NOTHING)
             lines.append(line)
         heads = [
             x for target in WORK_TARGETS
