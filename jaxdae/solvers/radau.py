@@ -50,7 +50,8 @@ class RadauIIA(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
     step, exact by automatic differentiation; they end at round-off, or where they come no nearer.
     Where these do not converge, Newton's method goes on with the Jacobians of all stages anew in
     each iteration; then a step has no end, and adaptive steps become shorter. Its error estimate is
-    of order 4, its dense output of order 3; rows between steps are projected onto the constraints.
+    of order 4. Rows between steps are on the collocation polynomial, of degree 3: their errors fall
+    with the fourth power of fixed steps, not the fifth; they are projected onto the constraints.
     Constraints may depend on each other, such as those of redundant loops: motions and their
     derivatives are determined all the same, multipliers up to what does nothing.
 
