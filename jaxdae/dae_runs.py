@@ -94,7 +94,7 @@ def solve(
         adjoint: any of diffrax's but `BacksolveAdjoint`, for the plain backend; the native one has
             derivatives in both modes to every order.
         backend: `"plain"` for diffrax compiled by XLA, `"native"` for a kernel of machine code, up
-            to 8 variables, by `Rodas5P` 16; `"auto"` takes the native one where it can serve.
+            to 16 variables; `"auto"` takes the native one where it can serve.
         progress: `True` for a progress bar, or one of diffrax's progress meters.
         throw: raise an error when the run fails. Otherwise the failure is a value: `success` is
             false, unreached rows are NaN; under `vmap` for each batch member.

@@ -16,7 +16,6 @@ from jaxdae.reprs import Module
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.dae_term import DAETerm
 from jaxdae.solvers.event import AbstractEvent
-from jaxdae.solvers.rodas5p import Rodas5P
 from jaxdae.systems.dae import DAE, is_implicit, Variables
 from jaxdae.systems.dae_equations import DAEEquations
 from jaxdae.systems.dae_start import nearest, rates
@@ -119,15 +118,14 @@ class DAEProblem(NamedTuple):
 
     def needs(self, solver) -> Needs:
         """Why no kernel suits it, where that is so."""
+        del solver
         unknowns = sum(x.size for x in jax.tree.leaves(self.state))
         unknowns = unknowns // 2 if is_implicit(self.dae) else unknowns
-        # Of stages that are solved for together the matrix is complex, of twice as many rows.
-        most = MOST_PIVOTED if isinstance(solver, Rodas5P) else MOST_PIVOTED // 2
         too_many = (
-            f"{unknowns} variables are more than the {most} for which kernels choose pivots in the "
-            "equations of a step"
+            f"{unknowns} variables are more than the {MOST_PIVOTED} for which kernels choose "
+            "pivots in the equations of a step"
         )
-        return Needs(Capabilities(obstacle=None if unknowns <= most else too_many))
+        return Needs(Capabilities(obstacle=None if unknowns <= MOST_PIVOTED else too_many))
 
     @staticmethod
     def has_no_rate() -> bool:
