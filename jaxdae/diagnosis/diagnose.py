@@ -19,6 +19,7 @@ from jaxdae.control.base import capabilities_of, control_input
 from jaxdae.diagnosis import branches, events, failure
 from jaxdae.diagnosis.backward import growth_along
 from jaxdae.diagnosis.findings import Finding, Findings, NearSingularity
+from jaxdae.diagnosis.instability import unstable_steps
 from jaxdae.diagnosis.iterations import unsolved_steps
 from jaxdae.diagnosis.preconditions import rest_along
 from jaxdae.diagnosis.singularities import (
@@ -76,7 +77,7 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         `Findings`; of a run that failed only why.
     """
     if not bool(trajectory.success):
-        message = failure.describe_failure(trajectory, method.solver)
+        message = failure.describe_failure(trajectory, method.solver, method.stepsize_controller)
         if failure.used_up_its_steps(trajectory) and trajectory.plain:
             # Which of the causes it was that the report can only list.
             examined = _with_last(rows_of(trajectory, _tolerance(problem, method)), trajectory)
@@ -98,11 +99,15 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
     examined, happened = rows_of(trajectory, _tolerance(problem, method)), trajectory.events
     found.append(limited_by_stability(problem, method, trajectory, examined))
     if happened is None:
-        result, _ = _of_rows(problem, examined)
+        result, _ = _of_rows(problem, method, examined)
         return result._replace(warnings=known([*found, *result.warnings]))
     pieces = events.segments(examined.ts, examined.ys, examined.work, happened)
-    found += events.findings(problem, trajectory, pieces)
-    each = [_of_rows(problem, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces]
+    found += events.findings(
+        problem._replace(formulation=trajectory.formulation), trajectory, pieces
+    )
+    each = [
+        _of_rows(problem, method, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces
+    ]
     parts, energies = [x for x, _ in each], [x for _, x in each]
     # The same is wrong with more than one of them, more often than not.
     found += next((x.warnings for x in parts if x.warnings), ())
@@ -125,7 +130,7 @@ def says_more(problem: Problem, method: Method) -> bool:
     )
 
 
-def _of_rows(problem: Problem, examined: "ExaminedRows") -> tuple[Findings, Any]:
+def _of_rows(problem: Problem, method: Method, examined: "ExaminedRows") -> tuple[Findings, Any]:
     """What there is to say of rows along which the motion is smooth, and energies there [J]."""
     system, formulation, controller = problem.parts
     found = []
@@ -146,6 +151,7 @@ def _of_rows(problem: Problem, examined: "ExaminedRows") -> tuple[Findings, Any]
     found += [
         _of_positions(system, formulation, ts, rates, survey.jac, passed, vouched=vouched),
         unbalanced,
+        unstable_steps(problem, method, examined, survey.energy),
         growth_along(*problem.parts, ts, state),
     ]
     change = np.abs(survey.energy - survey.energy[0]).max()

@@ -13,15 +13,15 @@ def depends_on(function: Callable, argument: int, *args) -> bool:
     chain rule makes it so: `v @ M @ v` has a Hessian that does not depend on `v`. The answer is on
     the safe side: `jnp.linalg.norm(v) ** 2` counts as dependent, though its Hessian is constant.
     """
-    return _used(function, *args)[argument]
+    return used_leaves(function, *args)[argument]
 
 
 def depends_on_any(function: Callable, *args) -> bool:
     """Whether the program of a function of pytrees uses any of its arguments."""
-    return any(_used(function, *args))
+    return any(used_leaves(function, *args))
 
 
-def _used(function: Callable, *args) -> list[bool]:
+def used_leaves(function: Callable, *args) -> list[bool]:
     """Whether each leaf of the arguments is used."""
     jaxpr = jax.make_jaxpr(function)(*args).jaxpr
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]

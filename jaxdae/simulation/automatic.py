@@ -103,10 +103,8 @@ def choose(
     if not scaled(start, np.abs(start.fastest)).is_slow(scale, _SLOW).all():
         return Choice(EXPLICIT, f"{asks}, but is no faster than the motion")
     solver, cost = _implicit(problem)
-    found = _tried(*complete(solver), cost, first=duration * _FEW / limited)
-    if found is not None:
-        return Choice(solver, f"{asks}; {found}")
-    return Choice(EXPLICIT, f"{asks}, but a method for stiff equations would not cost less")
+    found, words = _tried(*complete(solver), cost, first=duration * _FEW / limited)
+    return Choice(solver if found else EXPLICIT, f"{asks}{words}")
 
 
 def _duration(problem: Problem) -> float:
@@ -175,8 +173,8 @@ def _implicit(problem: Problem) -> tuple[diffrax.AbstractSolver, float]:
     return Rodas5P(), cost
 
 
-def _tried(problem: Problem, method: Method, cost: float, *, first: float) -> str | None:
-    """Why a method is to be taken, in words; `None` where it would cost too much.
+def _tried(problem: Problem, method: Method, cost: float, *, first: float) -> tuple[bool, str]:
+    """Whether a method is to be taken, and why, or why not, in words.
 
     Args:
         problem: the run.
@@ -192,7 +190,7 @@ def _tried(problem: Problem, method: Method, cost: float, *, first: float) -> st
         end = problem.times.end if last else problem.times.start + sign * part
         found = _on_trial(problem, method, end)
         if found is None:
-            return None
+            return False, f", but {_name(method.solver)} did not reach t = {end:.4g} s on trial"
         steps, limited = found
         saved = steps * cost <= _PART * limited * _EXPLICIT_COST
         tries += 1
@@ -200,9 +198,9 @@ def _tried(problem: Problem, method: Method, cost: float, *, first: float) -> st
             break
         part = min(_LONGER * part, duration)
     if not saved:
-        return None
-    return (
-        f"{_name(method.solver)} made the run on trial in {steps}, where stability along it asks "
+        return False, ", but a method for stiff equations would not cost less"
+    return True, (
+        f"; {_name(method.solver)} made the run on trial in {steps}, where stability along it asks "
         f"{_name(EXPLICIT)} for {limited:.3g}"
     )
 

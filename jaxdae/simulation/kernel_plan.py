@@ -11,6 +11,7 @@ import numpy as np
 import optimistix
 from jax.flatten_util import ravel_pytree
 
+from jaxdae.formulations.structure import used_leaves
 from jaxdae.kernels.integration.arguments import Saving
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import UnsuitedError
@@ -124,7 +125,10 @@ class KernelPlan(NamedTuple):
         finish = self._finish if changes_ends(self.solver) else None
         parameters = (*self.shapes, *direction)
         method = step_method(
-            solver, ConstrainedEquations(self._equations, parameters, self.unravel)
+            solver,
+            ConstrainedEquations(
+                self._equations, parameters, self.unravel, self.kind.has_no_rate()
+            ),
         )
         return InitialValueProblem(
             self._rate, self.states, parameters, method,
@@ -132,7 +136,18 @@ class KernelPlan(NamedTuple):
             self.unravel, self.dtype, project=finish,
             between=self._between if isinstance(self.solver, Sampled) else None,
             event=Event(self._event_values, fall, lowest) if self._event(self.shapes) else None,
+            timing=self._timing(),
         )  # fmt: skip
+
+    def _timing(self) -> tuple[int, ...]:
+        """Numbers of the parameters that the period of a sampled controller is made of."""
+        if not (self.adaptive and isinstance(self.solver, Sampled)):
+            return ()
+
+        def period(*parameters):
+            return jnp.asarray(self._args(parameters)[2].controller.period)
+
+        return tuple(i for i, used in enumerate(used_leaves(period, *self.shapes)) if used)
 
     def _between(self, t1, t, *states):
         trees = (self.unravel(y) for y in states)

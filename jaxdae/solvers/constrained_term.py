@@ -1,7 +1,6 @@
 """The equations of motion as methods take them that enforce the constraints themselves."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import diffrax
@@ -70,8 +69,11 @@ class ConstrainedTerm(AbstractConstrainedTerm):
         (state, _), (system, _, controller) = y, args
         q, v, w = state.q, state.v, state.w
         u = self.control(controller, t, state)
-        moved = partial(coordinate_rate, system, t, q)
-        rates = moved(v), system.actuator_rate(t, q, v, w, u)
+
+        def moved(v):
+            return coordinate_rate(system, t, q, v).astype(q.dtype)
+
+        rates = moved(v), system.actuator_rate(t, q, v, w, u).astype(w.dtype)
         return Equations(evaluate(system, t, q, v, w, u), *rates, moved)
 
 

@@ -51,7 +51,8 @@ def counted(solver) -> Any:
 
     `Counting` takes it from there.
     """
-    if isinstance(solver, Projected) and solver.symmetric:
+    # To diffrax, what wraps a projected solver is one as well.
+    if type(solver) is Projected and solver.symmetric:
         return counted(solver.steps)
     if isinstance(solver, AbstractIterativeSolver):
         return _CountedSteps(solver)

@@ -36,7 +36,8 @@ def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: 
     positions = system.position_constraints(t, q).size
     for _ in range(iterations if positions else 0):
         mass, jac = mass_and_jacobian(system, t, q, v)
-        change = _least(solve, mass, jac[:positions], system.position_constraints(t, q))
+        off = system.position_constraints(t, q).astype(q.dtype)
+        change = _least(solve, mass, jac[:positions], off)
         q = q + coordinate_rate(system, t, q, change)
     # Derivatives of position constraints are linear in the velocities, others need not be.
     nonlinear = system.velocity_constraints(t, q, v).size > 0

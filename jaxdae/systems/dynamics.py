@@ -113,7 +113,12 @@ def _evaluate(system: System, t, q, v, w, u, lam) -> Dynamics:
     mass, inertial = _inertia(system, t, q, v)
     force = inertial + applied_force(system, t, q, v, w, u, lam)
     jac, gamma, phi, phi_dot = _constraints(system, t, q, v)
-    return Dynamics(mass, force, jac, gamma, phi, phi_dot)
+    return _like(q, Dynamics(mass, force, jac, gamma, phi, phi_dot))
+
+
+def _like(q, values):
+    """Values in the precision of a state: constants of a higher one may stand in a declaration."""
+    return jax.tree.map(lambda x: x.astype(q.dtype), values)
 
 
 @shared
@@ -131,14 +136,15 @@ def constraint_residuals(system: System, t, q, v) -> Violation:
     """
     t = jnp.asarray(t, q.dtype)
     phi, phi_dot = jax.jvp(system.position_constraints, (t, q), along_motion(system, t, q, v))
-    return Violation(phi, jnp.concatenate([phi_dot, system.velocity_constraints(t, q, v)]))
+    g = system.velocity_constraints(t, q, v)
+    return _like(q, Violation(phi, jnp.concatenate([phi_dot, g])))
 
 
 @shared
 def mass_and_jacobian(system: System, t, q, v) -> tuple[Float[Array, "n n"], Float[Array, "c n"]]:
     """Mass matrix `(n, n)` and constraint Jacobian `(m+r, n)`, for diagnostics."""
     t = jnp.asarray(t, q.dtype)
-    return _inertia(system, t, q, v)[0], _constraints(system, t, q, v)[0]
+    return _like(q, (_inertia(system, t, q, v)[0], _constraints(system, t, q, v)[0]))
 
 
 @shared

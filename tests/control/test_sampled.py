@@ -165,6 +165,32 @@ def test_derivatives_in_both_modes(how):
 
 @pytest.mark.slow
 @BACKENDS
+def test_derivatives_by_the_period_are_those_of_the_times_of_samples(backend):
+    """The period is in the sum of the errors, and in when the steps end; kernels know the first."""
+    chosen: Any = "plain" if backend == "plain" else "auto"
+
+    def end(period):
+        controller = Digital(period=period)
+        found = moved(chosen, controller=controller, adjoint=diffrax.DirectAdjoint(), max_steps=100)
+        return found.q[-1, 0]
+
+    # As many samples on both sides of 2 s.
+    steps = np.array([0.13 + 1e-5, 0.13 - 1e-5])
+    difference = (exact(period=steps[0])[0] - exact(period=steps[1])[0]) / 2e-5
+    for differentiate in (jax.grad, jax.jacfwd):
+        np.testing.assert_allclose(differentiate(end)(0.13), difference, rtol=0, atol=1e-6)
+
+
+def test_a_kernel_refuses_the_derivative_by_the_period():
+    def end(period):
+        return moved("native", controller=Digital(period=period)).q[-1, 0]
+
+    with pytest.raises(BackendError, match="period of a controller that is sampled"):
+        jax.jacfwd(end)(0.13)
+
+
+@pytest.mark.slow
+@BACKENDS
 def test_members_with_periods_of_their_own_beside_one_that_fails(backend):
     periods = jnp.array([0.05, 0.13, 0.2, 3.0])
     starts = jnp.array([0.3, jnp.nan, -0.4, 0.1])

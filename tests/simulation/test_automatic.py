@@ -85,6 +85,13 @@ def test_other_motions_are_those_of_the_default_bit_for_bit(system, formulation,
     assert (run.q == default.q).all()
 
 
+def test_a_trial_that_fails_is_not_called_dear():
+    run = _run(SpringJoints(), Multipliers(), BENT, max_steps=10)
+    assert not run.success
+    assert run.solver == "Dopri8"
+    assert "but Rodas5P did not reach t = " in str(run.why_solver)
+
+
 def test_gains_as_fast_as_the_motion_are_not_stiff_however_long_the_run():
     law = Multipliers(Baumgarte.critical(10.0))
     run = _run(CartesianPendulum(), law, PENDULUM, t1=1000.0)

@@ -16,6 +16,7 @@ import pytest
 
 import jaxdae
 from helpers.systems import MassOnCircle
+from jaxdae import solvers
 from jaxdae.solvers import ConstrainedTerm
 from jaxdae.solvers.base import AbstractTracedSolver
 
@@ -164,3 +165,40 @@ def test_what_does_not_fit_is_refused_by_type():
         run(HalfExplicit(), 0.1, work=True)
     with pytest.raises(ValueError, match="HalfExplicit is no explicit or diagonally implicit"):
         run(HalfExplicit(), 0.1, backend="native")
+
+
+class Doubles(jaxdae.System):
+    """A mass on a circle whose declaration has constants of double precision."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ (jnp.ones(2, np.float64) * v)
+
+    def potential_energy(self, t, q):
+        del t
+        return q @ jnp.array([0.0, 9.81], np.float64)
+
+    def position_constraints(self, t, q):
+        del t
+        return q @ q - jnp.ones(1, np.float64)
+
+
+@pytest.mark.parametrize(
+    ("solver", "settings"),
+    [
+        (solvers.HalfExplicit(), {}),
+        (solvers.Rattle(), {"dt": 0.01}),
+        pytest.param(solvers.GeneralizedAlpha(0.8), {}, marks=pytest.mark.slow),
+        pytest.param(solvers.RadauIIA(), {}, marks=pytest.mark.slow),
+    ],
+    ids=["half-explicit", "rattle", "generalized-alpha", "radau"],
+)
+def test_single_precision_of_a_declaration_with_doubles(solver, settings):
+    states = [jaxdae.State(np.array([1.0, 0.0], x), np.zeros(2, x)) for x in (np.float32, float)]
+    runs = [
+        jaxdae.simulate(Doubles(), jaxdae.Multipliers(), x, t1=0.3, solver=solver, **settings)
+        for x in states
+    ]
+    assert runs[0].q.dtype == np.float32
+    # Tolerances of 1e-5 in single precision, of methods down to order 2.
+    np.testing.assert_allclose(runs[0].q[-1], runs[1].q[-1], atol=3e-4)

@@ -108,6 +108,7 @@ class InitialValueProblem:
         between: `y = between(t1, t, y0, y1, y)`, done to dense output at `t` in the step from `y0`
             to `y1` at `t1`, linear in the states; `None` for nothing.
         event: where a run ends before its time; `None` for its time alone.
+        timing: numbers of the parameters by which times of steps move, not only their ends.
     """
 
     def __init__(
@@ -123,12 +124,13 @@ class InitialValueProblem:
         project: Callable | None = None,
         between: Callable | None = None,
         event: Event | None = None,
+        timing: tuple[int, ...] = (),
     ):
         self.rhs, self.states, self.parameters = rhs, states, parameters
         self.method, self.unravel = method, unravel
         self.controller: Any = controller
         self.dtype, self.project, self.between = np.dtype(dtype), project, between
-        self.event = event
+        self.event, self.timing = event, timing
         self.primal = self if primal is None else primal
         self._made: dict[Any, Any] = {}
         self._subprograms: dict[str, Subprogram] = {}
@@ -222,7 +224,7 @@ class InitialValueProblem:
             beside(self.rhs), n * (1 + directions), (*self.parameters, *more), method,
             self.controller, self.unravel, self.dtype, self.primal,
             None if self.project is None else beside(self.project),
-            None if self.between is None else each_row,
+            None if self.between is None else each_row, timing=self.timing,
         )  # fmt: skip
 
     # What changes with state and time, and what is made of the parameters alone.
@@ -361,14 +363,15 @@ class InitialValueProblem:
 
     def shapes(self, *kinds) -> list[jax.ShapeDtypeStruct]:
         """Shapes of a time "t", a state "y", a carry "c", what dense output is made of "d"."""
-        known = {
-            "t": (),
-            "y": (self.states,),
-            "c": (self.carried,),
-            "d": self.method.dense_shape(self.states),
+        known: dict[str, Callable[[], tuple[int, ...]]] = {
+            "t": lambda: (),
+            "y": lambda: (self.states,),
+            "c": lambda: (self.carried,),
+            # To know it takes a trace of a step.
+            "d": lambda: self.method.dense_shape(self.states),
         }
         return [
-            jax.ShapeDtypeStruct(known[x], self.dtype) if isinstance(x, str) else x for x in kinds
+            jax.ShapeDtypeStruct(known[x](), self.dtype) if isinstance(x, str) else x for x in kinds
         ]
 
 

@@ -42,7 +42,10 @@ from jaxdae.kernels.tracing.subprograms import called, Subprogram
 from jaxdae.kernels.tracing.trace import UnsupportedOperationError
 
 AT_EVENTS = "of a run that an event ends, times depend on what is differentiated by."
-TIMES = "derivatives by times (t0, t1, dt, SaveAt(ts=...)) are those of the plain program."
+TIMES = (
+    "derivatives by times (t0, t1, dt, SaveAt(ts=...), the period of a controller that is sampled) "
+    "are those of the plain program."
+)
 
 
 class KernelRun(NamedTuple):
@@ -247,6 +250,7 @@ def _moving(run: KernelRun, tangents):
     count = 1 + len(run.problem.parameters)
     active = tuple(i for i, x in enumerate(tangents[1:count]) if type(x) is not ad.Zero)
     timed = any(type(x) is not ad.Zero for x in tangents[count : _argument_count(run)])
+    timed |= any(i in run.problem.timing for i in active)
     if timed:
         _step_aside(run, TIMES)
     return active, timed
