@@ -170,7 +170,7 @@ class _Switch(Module):
 def stick_slip(
     system: System, law: SignLaw, state: State, *, static=None, t0=0.0, controller=None
 ) -> StickSlip:
-    r"""Dry friction on the constraint functions, `SignLaw`, with sticking and sliding as events.
+    r"""Dry friction on the constraint functions, with sticking and sliding as events.
 
     Each constraint function `psi'_i` slides, with `R_i = -bound_i sign psi'_i`, or sticks, with the
     force that keeps it zero [Matyukhin1999, eqs. 6.4, 6.8]; see `jaxdae.formulations.SignLaw`. It
