@@ -202,8 +202,17 @@ def work_of(found, each: int | None) -> dict[str, int | None]:
     return {"steps": steps, "evaluations": iterations * each if each else None}
 
 
-def climbed_equations(equations: testset.Equations, wanted) -> list[ladder.Point]:
-    """Points of this library on equations that are no mechanism's."""
+def climbed_equations(
+    equations: testset.Equations, solver: Any, each: int, wanted
+) -> list[ladder.Point]:
+    """Points of this library on equations that are no mechanism's.
+
+    Args:
+        equations: the problem.
+        solver: of this library.
+        each: evaluations in a step, or in an iteration.
+        wanted: reference.
+    """
     dae, *given = testset.declared(equations)
     if equations.index[1]:  # starts are published to few digits
         given = consistent_start(dae, *given)
@@ -212,7 +221,7 @@ def climbed_equations(equations: testset.Equations, wanted) -> list[ladder.Point
     def run(start, tolerance):
         control = diffrax.PIDController(rtol=tolerance, atol=equations.floor * tolerance)
         found = solve(
-            dae, *start, t1=equations.t1, stepsize_controller=control, throw=False,
+            dae, *start, t1=equations.t1, solver=solver, stepsize_controller=control, throw=False,
             saveat=diffrax.SaveAt(t1=True), max_steps=MAX_STEPS, start_tolerance=None,
         )  # fmt: skip
         return jnp.where(found.success, testset.final(equations, found), jnp.nan), found.stats
@@ -220,9 +229,9 @@ def climbed_equations(equations: testset.Equations, wanted) -> list[ladder.Point
     def make(tolerance) -> Run:
         solved = lambda: equations.measured(run(given, tolerance)[0])  # noqa: E731
         ready = ladder.called_once(solved)
-        return dataclasses.replace(ready, work=work_of(run(given, tolerance), 3))
+        return dataclasses.replace(ready, work=work_of(run(given, tolerance), each))
 
-    return ladder.climb("jaxdae, RadauIIA", make, TOLERANCES, wanted)
+    return ladder.climb(f"jaxdae, {type(solver).__name__}", make, TOLERANCES, wanted)
 
 
 def reference(case: Case) -> np.ndarray:
@@ -252,8 +261,9 @@ def measure(name: str, args: Any) -> list[dict[str, Any]]:
 def points_of_equations(equations: testset.Equations, args: Any):
     """Ours, and those of other codes."""
     wanted = equations.end / equations.floor
-    points = climbed_equations(equations, wanted)
-    told(points)
+    points = told(climbed_equations(equations, RadauIIA(), 3, wanted))
+    if not equations.index[1]:
+        points += told(climbed_equations(equations, Rodas5P(), 8, wanted))
     others = []
     for name, make in () if args.alone else OF_EQUATIONS.items():
         if name.endswith("BDF") and not np.array_equal(equations.mass, np.eye(len(equations.mass))):

@@ -1,7 +1,7 @@
 """Solving differential-algebraic equations: arguments checked and completed, a run, its failure."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import diffrax
@@ -12,21 +12,24 @@ import numpy as np
 
 from jaxdae.checks import are_known, is_eager
 from jaxdae.compiled import jit
-from jaxdae.diagnosis import preconditions
+from jaxdae.diagnosis import events as event_findings, preconditions
 from jaxdae.diagnosis.dae_failure import describe_dae_failure
 from jaxdae.diagnosis.failure import SimulationError
 from jaxdae.diagnosis.iterations import unsolved_steps
+from jaxdae.events.declaration import check_events, DAE_NAMES, Event
+from jaxdae.events.records import REASONS
 from jaxdae.memory import kinds, Memory
 from jaxdae.results.dae_trajectory import DAETrajectory
 from jaxdae.runs import meter_of, run_direction, run_times, with_backend, with_checked_times
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.dae_problem import DAEProblem
 from jaxdae.simulation.dae_run import run_dae
-from jaxdae.simulation.problem import MAX_STEPS, Method, START_TOLERANCE
+from jaxdae.simulation.problem import MAX_EVENTS, MAX_STEPS, Method, START_TOLERANCE
 from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.constrained_term import AbstractConstrainedTerm
 from jaxdae.solvers.grid import with_known_ends
 from jaxdae.solvers.radau import RadauIIA
+from jaxdae.solvers.rodas5p import Rodas5P
 from jaxdae.systems.calls import check_instance, described
 from jaxdae.systems.checks import check_tolerance
 from jaxdae.systems.dae import DAE, Variables
@@ -59,6 +62,8 @@ def solve(
     throw: bool = True,
     start_tolerance: float | None = START_TOLERANCE,
     max_steps: int = MAX_STEPS,
+    events: Sequence[Event] | Event = (),
+    max_events: int = MAX_EVENTS,
 ) -> DAETrajectory:
     """Solve differential-algebraic equations that are declared as `jaxdae.DAE`.
 
@@ -76,7 +81,8 @@ def solve(
         t1: end time [s], before `t0` for a run backward in time.
         dt: step [s]. With it, and without a `stepsize_controller`, the time is divided into equal
             steps, none longer than `dt`.
-        solver: `jaxdae.solvers.RadauIIA()`, which is the default.
+        solver: `jaxdae.solvers.RadauIIA()`, which is the default, or, for semi-explicit equations
+            of index 1, `Rodas5P()`, whose steps need no iteration.
         stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
             in float64, `1e-5` in float32. `atol` is one number for all variables: choose units
             in which they are of comparable size. Times at which `u` jumps are given by
@@ -88,16 +94,23 @@ def solve(
         adjoint: any of diffrax's but `BacksolveAdjoint`, for the plain backend; the native one has
             derivatives in both modes to every order.
         backend: `"plain"` for diffrax compiled by XLA, `"native"` for a kernel of machine code, up
-            to 8 variables; `"auto"` takes the native one where it can serve.
+            to 16 variables; `"auto"` takes the native one where it can serve.
         progress: `True` for a progress bar, or one of diffrax's progress meters.
         throw: raise an error when the run fails. Otherwise the failure is a value: `success` is
             false, unreached rows are NaN; under `vmap` for each batch member.
         start_tolerance: largest distance of the start from satisfying the equations, to first order
             in the variables, relative to `1 + max |variables|`; `None` allows any.
-        max_steps: largest number of steps.
+        max_steps: largest number of steps; with events, of each part between two of them.
+        events: what happens where functions of the variables cross zero, `jaxdae.Event`: the run
+            ends there, or goes on from other variables. What happened is in `DAETrajectory.events`.
+            A saved time at which an event happens has the variables behind it.
+        max_events: largest number of events; a run in which there are more fails.
 
     Returns:
-        `DAETrajectory`, with `ts`, `y`, `z` or `y_dot`, `success`, `violation` and `names`.
+        `DAETrajectory`, with `ts`, `y`, `z` or `y_dot`, `success`, `violation`, `names`, `events`.
+
+    Warns:
+        RuntimeWarning: of events at the same time, that graze, or that steps may not have seen.
 
     Raises:
         SimulationError: when the run fails and `throw` is true: when, why, and what to try.
@@ -111,7 +124,7 @@ def solve(
         dae, Variables(y, z), t0=t0, t1=t1, dt=dt, solver=solver,
         stepsize_controller=stepsize_controller, saveat=saveat, controller=controller,
         adjoint=adjoint, backend=backend, progress=progress, throw=throw,
-        start_tolerance=start_tolerance, max_steps=max_steps,
+        start_tolerance=start_tolerance, max_steps=max_steps, events=events, max_events=max_events,
     )  # fmt: skip
     if throw and not is_eager(problem):
         return _raising(problem, method, kinds(problem.parts))
@@ -123,14 +136,19 @@ def solve(
     if failed:
         message = describe_dae_failure(found)
         raise SimulationError(message if unsolved is None else f"{message} {unsolved.message}")
-    if unsolved is not None:
-        warnings.warn(unsolved.message, RuntimeWarning, stacklevel=2)
+    said = [] if unsolved is None else [unsolved]
+    if found.events is not None:
+        pieces = event_findings.segments(found.ts, found.saved, None, found.events)
+        said += event_findings.findings(problem, found, pieces)
+    for one in said:
+        warnings.warn(one.message, RuntimeWarning, stacklevel=2)
     return found
 
 
 def prepare(
     dae: DAE, variables: Variables, *, t0, t1, dt, solver, stepsize_controller, saveat, controller,
-    adjoint, backend, progress, throw, start_tolerance, max_steps,
+    adjoint, backend, progress, throw, start_tolerance, max_steps, events=(),
+    max_events=MAX_EVENTS,
 ) -> tuple[DAEProblem, Method]:  # fmt: skip
     """Check the arguments of `solve`, complete them by its defaults, and choose the backend.
 
@@ -147,11 +165,17 @@ def prepare(
     equations = DAEEquations(dae, controller)
     times = run_times(t0, t1, dt, stepsize_controller, saveat, dtype)
     _check_once(equations, times.start, given)
+    if type(solver) is Rodas5P:
+        _check_linearly_implicit(equations, times.start, given)
     if is_eager(equations, times.start, given):
         index = index_of(equations, times.start, given)
         check_start(equations, index, times.start, given, start_tolerance)
-    problem = DAEProblem(dae, controller, given, times)
+    names = ("t", "y", "y_dot") if equations.implicit else DAE_NAMES
+    events = in_dtype(check_events(events, max_events, t0, given, names), dtype)
     fixed = times.grid is not None
+    if events:
+        preconditions.check_with_events(events, saveat, progress, fixed=fixed)
+    problem = DAEProblem(dae, controller, given, times, events=events)
     method = Method(
         solver,
         None if fixed else with_known_ends(stepsize_controller, times),
@@ -162,6 +186,9 @@ def prepare(
         work=False,
         direction=run_direction(t0, t1, stepsize_controller),
         start_is_known=True,
+        times_are_known=are_known(t0, t1, dt, saveat),
+        max_events=max_events,
+        reset_tolerance=start_tolerance,
     )
     problem, method = with_checked_times(problem, method, bool(throw))
     return with_backend(problem, method, backend)
@@ -183,6 +210,9 @@ def _raising(problem: DAEProblem, method: Method, declared) -> DAETrajectory:
     """The same inside a transformation, where an error is raised when the program runs."""
     del declared  # programs of 1, 1.0 and True are different ones
     found = DAETrajectory.of(problem, run_dae(problem, method))
+    if found.events is not None:
+        for code, reason in REASONS.items():
+            found = eqx.error_if(found, found.events.ending == code, f"{reason}.")
     return found.result_code.error_if(found, ~found.success)
 
 
@@ -200,10 +230,11 @@ def _check_arguments(
         ("throw", throw, bool | np.bool_, "True or False"),
     ):  # fmt: skip
         check_instance(name, value, kind, example)
-    if getattr(solver, "term_structure", None) is not AbstractConstrainedTerm:
+    constrained = getattr(solver, "term_structure", None) is AbstractConstrainedTerm
+    if not (constrained or type(solver) is Rodas5P):
         raise ValueError(
             f"{type(solver).__name__} does not solve differential-algebraic equations; leave "
-            "solver out, or give jaxdae.solvers.RadauIIA()."
+            "solver out, or give jaxdae.solvers.RadauIIA(), or Rodas5P() at index 1."
         )
     if isinstance(adjoint, diffrax.BacksolveAdjoint):
         raise TypeError(
@@ -224,6 +255,21 @@ def _check_arguments(
         raise ValueError(
             "solve saves variables as they are: leave fn and subs out of SaveAt, and compute what "
             "is wanted from y and z of the trajectory."
+        )
+
+
+def _check_linearly_implicit(equations: DAEEquations, t, given: Variables) -> None:
+    """Refuse what a method without iterations does not solve, which the structure tells."""
+    name = type(equations.dae).__name__
+    if equations.implicit:
+        raise ValueError(
+            f"Rodas5P is for semi-explicit equations, and {name} is declared by a residual: "
+            "leave solver out for RadauIIA(), or declare rate and constraints."
+        )
+    if equations.index(t, given) == 2:
+        raise ValueError(
+            f"Rodas5P is for equations of index 1, and the constraints of {name} do not depend on "
+            "z: they are of index 2. Leave solver out for RadauIIA()."
         )
 
 

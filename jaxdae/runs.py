@@ -612,7 +612,7 @@ def with_backend(problem: Any, method: Method, backend) -> tuple[Any, Method]:
     if backend == "plain":
         return problem, method._replace(backend=backend)
     backends.check_name(backend)
-    why_not = backend_of("native").obstacle(problem.formulation, method)
+    why_not = backend_of("native").obstacle(problem.needs(method.solver), method)
     if is_constant_step(method.stepsize_controller) and times.first_step is not None:
         why_not = "the number of fixed steps is known only when the run is made"
     chosen = backends.choose(backend, why_not)

@@ -18,6 +18,13 @@ SHOWN = (
     "C, DOP853", "heyoka", "C, SUNDIALS CVODE Adams", "CasADi CVODES Adams", "CasADi IDAS",
     "SciPy DOP853", "solve_dae Radau IIA", "Exudyn trapezoidal", "MuJoCo RK4",
 )  # fmt: skip
+# Of the many methods those that are fastest somewhere, and other codes that are driven from C.
+WORK_SHOWN = (
+    "jaxdae, Dopri8, Multipliers", "jaxdae, Projected Dopri8", "jaxdae, RadauIIA",
+    "jaxdae, Rodas5P, Multipliers", "C, DOP853", "C, RADAU5", "C, RADAU5, explicit form",
+    "C, RADAU5, index 3", "C, SUNDIALS CVODE Adams", "C, SUNDIALS CVODE BDF", "C, SUNDIALS IDA",
+    "C, SUNDIALS IDA, index 1", "CasADi IDAS", "solve_dae Radau IIA",
+)  # fmt: skip
 STYLE: Row = {
     "svg.fonttype": "none", "text.color": TEXT, "axes.edgecolor": TEXT, "axes.labelcolor": TEXT,
     "xtick.color": TEXT, "ytick.color": TEXT, "font.size": 9.0, "axes.spines.top": False,
@@ -94,10 +101,9 @@ def legend(result: Any, axes: list[Any]) -> None:
     result.legend(known.values(), known.keys(), loc="outside lower center", ncols=3)
 
 
-def work_precision(rows: list[Row]) -> tuple[str, Any]:
+def work_precision(rows: list[Row], codes: Iterable[str] = OURS + SHOWN) -> tuple[str, Any]:
     """Time of a run against its error, an axis for each problem."""
     problems = list(dict.fromkeys(x["problem"] for x in rows))
-    codes = [*OURS, *SHOWN]
     result, axes = figure(len(problems), 2, 2.6)
     for ax, problem in zip(axes, problems, strict=True):
         part = [x for x in rows if x["problem"] == problem]
@@ -133,5 +139,6 @@ def lengths(rows: list[Row]) -> tuple[str, Any]:
 
 PLOTS: dict[str, Callable[[list[Row]], tuple[str, Any]]] = {
     "single_run": work_precision,
+    "work_precision": lambda rows: work_precision(rows, WORK_SHOWN),
     "scaling": lengths,
 }

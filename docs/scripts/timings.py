@@ -6,6 +6,7 @@ Times are the least of all rounds: a busy machine makes calls longer, never shor
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ NOTHING = "–"
 TITLES = {"andrews": "Andrews", "two-link": "two-link arm"}
 SECTIONS = {
     "single_run": "One adaptive run, called from Python",
+    "work_precision": "Work against precision",
     "batch": "Batches of fixed steps",
     "adaptive_batch": "Batches of adaptive steps",
     "gradient": "Gradients through batches",
@@ -274,6 +276,22 @@ def first_result() -> str:
     return "\n".join([*parts, made("first_result")])
 
 
+def repeated_calls() -> str:
+    """Calls beside the compiled run, and what a process takes for each new system."""
+    rows = rows_of("repeated_calls")
+    calls = [x for x in rows if x["section"] == "calls"]
+    base = next(x for x in calls if x["code"] == "jaxdae, jax.jit")
+    lines = [[x["problem"], x["code"], time_text(least(x)), times(x, base)] for x in calls]
+    systems = [x for x in rows if x["section"] == "new systems"]
+    memory = [
+        [x["problem"], x["code"], f"{statistics.median(x['megabytes']):.1f}", time_text(least(x))]
+        for x in systems
+    ]
+    head = ["of a new system", "by", "MB (median)", "on the clock"]
+    first = table(["given", "by", "a call", "times `jax.jit`"], lines)
+    return "\n".join([first, "", table(head, memory), "", made("repeated_calls")])
+
+
 def right_hand_side() -> str:
     """One evaluation by both solves, with and without XLA's option."""
     lines = []
@@ -292,9 +310,10 @@ def right_hand_side() -> str:
 def losses() -> str:
     """Every place where another code is faster than the kernel, or than what is ours there."""
     lines = []
-    for name in ("single_run", "adaptive_batch"):
+    for name in ("single_run", "work_precision", "adaptive_batch"):
+        targets = WORK_TARGETS if name == "work_precision" else TARGETS
         for problem, part in by_problem(rows_of(name)).items():
-            for target in TARGETS:
+            for target in targets:
                 own = [x for x in part if _is_ours(x)]
                 lines += _faster(name, f"{problem}, error {power(target)}", own, part, target)
     for name in ("batch", "right_hand_side", "identification", "gradient", "scaling"):
@@ -349,8 +368,8 @@ def work_precision() -> str:
                 # Of the fewest steps, which other work on the machine does not change.
                 best = min(able, key=lambda x: x["steps"] or least(x), default=None)
                 line.append(NOTHING if best is None else time_text(least(best)))
-                counts = [best and best[key] for key in ("steps", "evaluations")]
-                line.append(" / ".join(map(str, counts)) if counts[0] else NOTHING)
+                counts = [best[key] for key in ("steps", "evaluations")] if best else []
+                line.append(" / ".join(str(x or NOTHING) for x in counts) or NOTHING)
             lines.append(line)
         heads = [
             x for target in WORK_TARGETS
@@ -384,6 +403,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "identification": identification,
     "scaling": scaling,
     "first_result": first_result,
+    "repeated_calls": repeated_calls,
     "right_hand_side": right_hand_side,
     "losses": losses,
     "work_precision": work_precision,

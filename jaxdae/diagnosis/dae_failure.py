@@ -6,6 +6,7 @@ import diffrax
 import jax
 import numpy as np
 
+from jaxdae.diagnosis.event_failure import failure_of_events
 from jaxdae.diagnosis.failure import reason_of
 from jaxdae.systems.dae_checks import index_of
 from jaxdae.systems.dae_equations import DAEEquations
@@ -20,6 +21,9 @@ def describe_dae_failure(run) -> str:
     Args:
         run: a failed `DAETrajectory`; of a batch, one member.
     """
+    of_events = failure_of_events(run)
+    if of_events is not None:
+        return of_events
     t, last = float(run.final_time), run.last
     equations = DAEEquations(run.dae, run.controller)
     head = f"the run stopped at t = {t:.6g} s ({reason_of(run.result)})."

@@ -102,7 +102,9 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         result, _ = _of_rows(problem, method, examined)
         return result._replace(warnings=known([*found, *result.warnings]))
     pieces = events.segments(examined.ts, examined.ys, examined.work, happened)
-    found += events.findings(problem, trajectory, pieces)
+    found += events.findings(
+        problem._replace(formulation=trajectory.formulation), trajectory, pieces
+    )
     each = [
         _of_rows(problem, method, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces
     ]

@@ -13,7 +13,7 @@ from jaxdae.events.records import (
     OFF_CONSTRAINTS,
     TOO_MANY,
 )
-from jaxdae.systems import constraint_residuals
+from jaxdae.systems import constraint_residuals, Variables
 
 # The last interval between two events, relative to the time, below which they are said to
 # accumulate.
@@ -39,6 +39,12 @@ def failure_of_events(trajectory: Any) -> str | None:
             f"{head}: the event {name} happened {int(events.counts[events.names[culprit]])} times, "
             f"the last {amount:.3g} s after the one before: {_ZENO}"
         )
+    if code == OFF_CONSTRAINTS and isinstance(events.after, Variables):
+        return (
+            f"{head}: the reset of the event {name} returned variables y that are off the "
+            f"constraints: consistent ones are {amount:.3g} away. Return what satisfies them, or "
+            "allow it by start_tolerance."
+        )
     if code == OFF_CONSTRAINTS:
         constraint, value = _worst_constraint(trajectory)
         return (
@@ -50,9 +56,15 @@ def failure_of_events(trajectory: Any) -> str | None:
     if code == LASTING:
         return f"{head}: {_lasting(events, name, amount)}"
     assert code == NOT_FINITE
+    nowhere = (
+        "; or no consistent variables were found next to what the reset returned: return a value "
+        "of z, or of rates, nearer to a solution"
+        if isinstance(events.after, Variables)
+        else ""
+    )
     return (
         f"{head}: the function or the reset of the event {name} is not finite there. Look for a "
-        "division by zero, or a root or logarithm of a negative number in it."
+        f"division by zero, or a root or logarithm of a negative number in it{nowhere}."
     )
 
 

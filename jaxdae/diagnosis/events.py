@@ -55,7 +55,7 @@ def segments(ts, ys, work, events: Any) -> list[Segment]:
     return found
 
 
-def findings(problem: Problem, trajectory: Any, parts: list[Segment]) -> list[Finding]:
+def findings(problem: Any, trajectory: Any, parts: list[Segment]) -> list[Finding]:
     """What may be wrong with the events of a run.
 
     Args:
@@ -64,7 +64,10 @@ def findings(problem: Problem, trajectory: Any, parts: list[Segment]) -> list[Fi
         parts: its rows, cut at events.
     """
     events = trajectory.events
-    found = [_at_once(events), _unwatched(events), _unresolved(events), _grazing(trajectory)]
+    span = abs(float(trajectory.final_time) - float(problem.times.start))
+    found = [
+        _at_once(events), _unwatched(events), _unresolved(events), _grazing(trajectory, span),
+    ]  # fmt: skip
     found += _between_rows(problem, trajectory, parts)
     return [x for x in found if x is not None]
 
@@ -111,12 +114,11 @@ def _unresolved(events: Any) -> Finding | None:
     )
 
 
-def _grazing(trajectory: Any) -> Finding | None:
+def _grazing(trajectory: Any, span: float) -> Finding | None:
     events = trajectory.events
     count = len(events)
     rates, bent = (np.abs(np.asarray(x)[:count]) for x in (events.rates, events.curvatures))
     times = np.asarray(events.times)[:count]
-    span = abs(float(trajectory.final_time) - float(trajectory.start[0]))
     missed = np.asarray(events.distances)[:count] > time_tolerance(events.times[:count])
     places = np.flatnonzero((rates <= _GRAZING * bent * span) | np.asarray(missed))
     if not places.size:
@@ -135,7 +137,7 @@ def _grazing(trajectory: Any) -> Finding | None:
 
 @jit(compiler_options=BRIEFLY)
 def _rates_block(problem: Problem, sign, ts, ys):
-    one = lambda t, y: event_rates(problem.events, t, (y, None), sign, problem.parts)  # noqa: E731
+    one = lambda t, y: event_rates(problem.motion, t, (y, None), sign)  # noqa: E731
     return jax.vmap(one)(ts, ys)
 
 
@@ -143,9 +145,8 @@ def _between_rows(problem: Problem, trajectory: Any, parts: list[Segment]) -> li
     """Functions that touch zero, or have crossed it, between two rows without an event."""
     events = trajectory.events
     names = events.names
-    problem = problem._replace(formulation=trajectory.formulation)
     sign = jnp.where(problem.times.start <= problem.times.end, 1.0, -1.0)
-    sign = sign.astype(problem.state.q.dtype)
+    sign = sign.astype(trajectory.events.rates.dtype)
     pieces = []
     for part in parts:
         block = lambda t, y: _rates_block(problem, sign, t, y)  # noqa: E731

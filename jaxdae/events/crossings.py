@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from jaxdae.events.declaration import Event
 from jaxdae.solvers.event import AbstractEvent
-from jaxdae.systems import State
 
 # Powers of the round-off: two times this near, relative to 1 + |t|, are one (1e-10 s in double
 # precision).
@@ -110,7 +109,7 @@ class FirstCrossing(AbstractEvent):
         sign = jnp.where(found.known, found.sign, 0.0)
         return cls(events, sign, found.lift, found.width, start)
 
-    def function(self, system, t, state: State):
+    def function(self, system, t, state: Any):
         del system
         since = jax.lax.stop_gradient(jnp.abs(t - self.start))
         found = []

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae.reprs import Module
-from jaxdae.systems import State
+from jaxdae.systems import State, Variables
 from jaxdae.systems.calls import call_with_shapes, check_parameters, check_real
 
+# What functions of events are given of a state, by its kind.
 NAMES = ("t", "q", "v", "w")
+DAE_NAMES = ("t", "y", "z")
 
 
 class Event(Module):
@@ -24,6 +26,11 @@ class Event(Module):
 
     and derivatives of what follows know that `t_e` moves with what they are by (the saltation
     matrix [AizermanGantmacher1958]; here from the implicit function theorem, to every order).
+
+    In a run of a `DAE` functions are `function(t, y, z)` and `reset(t, y, z)`, which returns
+    `(y, z)`, with rates in place of `z` where the declaration is a `residual`. What follows from
+    `y` is computed anew behind a reset, as by `consistent_start`; what it returned is where
+    Newton's method begins. Values of `y` have to satisfy the constraints by themselves.
 
     A function that is zero at the start, or after a reset, has to leave zero first: it counts when
     it comes back. "Rise" and "fall" are meant in the direction of integration.
@@ -64,7 +71,8 @@ class Event(Module):
                 continue
             if isinstance(value, type) or not callable(value):
                 raise TypeError(
-                    f"the {what} of an event is {value!r}; give a callable of (t, q, v, w)."
+                    f"the {what} of an event is {value!r}; give a callable of (t, q, v, w), of a "
+                    "DAE (t, y, z)."
                 )
         if isinstance(self.direction, bool) or self.direction not in (-1, 0, 1):
             raise ValueError(
@@ -79,33 +87,33 @@ class Event(Module):
         """Whether the function must not become negative: a gap between bodies."""
         return bool(getattr(self.reset, "one_sided", False))
 
-    def value(self, t, state: State):
+    def value(self, t, state: State | Variables):
         """The function at a state, in the precision of the state."""
-        found = jnp.asarray(self.function(t, state.q, state.v, state.w))
-        return found.astype(state.q.dtype)
+        return jnp.asarray(self.function(t, *entries(state))).astype(precision(state))
 
-    def after(self, t, state: State) -> State:
+    def after(self, t, state: State | Variables) -> Any:
         """The state behind the event; the same where the run ends."""
         if self.reset is None:
             return state
-        q, v, w = self.reset(t, state.q, state.v, state.w)
-        convert = lambda new, old: jnp.asarray(new, old.dtype)  # noqa: E731
-        return State(convert(q, state.q), convert(v, state.v), convert(w, state.w))
+        found, old = self.reset(t, *entries(state)), entries(state)
+        new = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), tuple(found), old)
+        return type(state)(*new)
 
-    def check(self, t, state: State) -> None:
+    def check(self, t, state: State | Variables, names: tuple[str, ...] = NAMES) -> None:
         """Shapes of what function and reset return.
 
         Args:
             t: time [s].
             state: an example.
+            names: of the arguments.
 
         Raises:
             ValueError: naming the event, what it returned, and what it must return.
         """
         what = f"the function of the event {self.name!r}"
-        arguments = (jnp.asarray(t, state.q.dtype), state.q, state.v, state.w)
-        check_parameters(what, self.function, NAMES)
-        out = call_with_shapes(what, self.function, arguments, NAMES)
+        arguments = (jnp.asarray(t, precision(state)), *entries(state))
+        check_parameters(what, self.function, names)
+        out = call_with_shapes(what, self.function, arguments, names)
         shape = getattr(out, "shape", () if isinstance(out, int | float) else None)
         if shape != ():
             found = f"{type(out).__name__}" if shape is None else f"shape {shape}"
@@ -114,17 +122,28 @@ class Event(Module):
         if self.reset is None:
             return
         what = f"the reset of the event {self.name!r}"
-        check_parameters(what, self.reset, NAMES)
-        out = call_with_shapes(what, self.reset, arguments, NAMES)
-        wanted = tuple(x.shape for x in arguments[1:])
-        found = tuple(getattr(x, "shape", None) for x in out) if isinstance(out, tuple) else None
-        if found != wanted:
+        check_parameters(what, self.reset, names)
+        out = call_with_shapes(what, self.reset, arguments, names)
+        shapes = lambda tree: jax.tree.map(lambda x: getattr(x, "shape", None), tree)  # noqa: E731
+        wanted = shapes(arguments[1:])
+        found = tuple(out) if isinstance(out, tuple) else None
+        if shapes(found) != wanted:
             raise ValueError(
-                f"{what} returned {_shapes(out)}; it must return (q, v, w) of shapes "
-                f"{', '.join(map(str, wanted))}."
+                f"{what} returned {_shapes(out)}; it must return ({', '.join(names[1:])}) of "
+                f"shapes {', '.join(map(str, wanted))}."
             )
-        for x in out:
+        for x in jax.tree.leaves(found):
             check_real(what, x, differentiated=True)
+
+
+def entries(state: State | Variables) -> tuple:
+    """What functions of events are given of a state."""
+    return tuple(state) if isinstance(state, Variables) else (state.q, state.v, state.w)
+
+
+def precision(state: State | Variables) -> Any:
+    """The floating-point type of a state."""
+    return jnp.result_type(*jax.tree.leaves(state))
 
 
 def _name_of(function: Any) -> str:
@@ -139,7 +158,9 @@ def _shapes(out: Any) -> str:
     return f"a {kind} of shapes {', '.join(texts)}" if parts is out else f"a {kind}"
 
 
-def check_events(events: Any, max_events: Any, t, state: State) -> tuple[Event, ...]:
+def check_events(
+    events: Any, max_events: Any, t, state: State | Variables, names: tuple[str, ...] = NAMES
+) -> tuple[Event, ...]:
     """The events of a run as a tuple.
 
     Args:
@@ -147,6 +168,7 @@ def check_events(events: Any, max_events: Any, t, state: State) -> tuple[Event, 
         max_events: how many may happen.
         t: start [s].
         state: start.
+        names: of the arguments of functions.
 
     Raises:
         TypeError: for what is no event.
@@ -157,15 +179,15 @@ def check_events(events: Any, max_events: Any, t, state: State) -> tuple[Event, 
     for one in given:
         if not isinstance(one, Event):
             raise TypeError(f"events holds {one!r}; give jaxdae.Event(function, ...).")
-    names = [x.name for x in given]
-    twice = sorted({x for x in names if names.count(x) > 1})
+    own = [x.name for x in given]
+    twice = sorted({x for x in own if own.count(x) > 1})
     if twice:
         raise ValueError(f"two events are named {twice[0]!r}; give each a name of its own.")
     integer = isinstance(max_events, int) and not isinstance(max_events, bool)
     if not integer or max_events < 1:
         raise ValueError(f"max_events must be a positive integer; got {max_events!r}.")
     for one in given:
-        one.check(t, state)
+        one.check(t, state, names)
     return given
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxdae.checks import are_known
+from jaxdae.events.declaration import precision
 from jaxdae.reprs import Module
-from jaxdae.systems import State
 
 # Why a run with events ended before its time, other than by its solver or a terminal event.
 GOES_ON, TOO_MANY, OFF_CONSTRAINTS, LASTING, NOT_FINITE, ACCUMULATED = range(6)
@@ -33,7 +33,7 @@ class Events(Module):
         names: of all events of the run, also of those that did not happen.
         times: when [s], shape `(max_events,)`.
         indices: which: places in `names`, shape `(max_events,)`.
-        before: states just before, `q (max_events, n)`, `v`, `w`.
+        before: states just before, `q (max_events, n)`, `v`, `w`; of a `DAE` `Variables`.
         after: states just behind; the same where the run ended.
         rates: of the function of the event just before it, by time in the direction of integration,
             shape `(max_events,)`.
@@ -58,8 +58,8 @@ class Events(Module):
     names: tuple[str, ...] = eqx.field(static=True)
     times: Float[Array, "*batch events"]
     indices: Int[Array, "*batch events"]
-    before: State
-    after: State
+    before: Any
+    after: Any
     rates: Float[Array, "*batch events"]
     curvatures: Float[Array, "*batch events"]
     distances: Float[Array, "*batch events"]
@@ -104,7 +104,7 @@ class Events(Module):
         return int(np.sum(np.asarray(self.indices) >= 0))
 
     @classmethod
-    def empty(cls, names: tuple[str, ...], places: int, state: State, t) -> "Events":
+    def empty(cls, names: tuple[str, ...], places: int, state: Any, t) -> "Events":
         """No events yet.
 
         Args:
@@ -113,7 +113,7 @@ class Events(Module):
             state: an example.
             t: a time [s], whose precision is taken.
         """
-        dtype = state.q.dtype
+        dtype = precision(state)
         none = jax.tree.map(lambda x: jnp.full((places, *x.shape), jnp.nan, x.dtype), state)
         full = lambda value, *shape: jnp.full(shape, value, dtype)  # noqa: E731
         zero, unknown = jnp.zeros((), int), full(jnp.nan, places)

@@ -17,6 +17,7 @@ product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 # In kernels more unknowns than this are eliminated in an order known beforehand.
 MOST_PIVOTED = 16
 FACTORS = "inverse_factors"
+COMPLEX_FACTORS = "complex_inverse_factors"
 
 
 def factored(matrix: Float[Array, "n n"]) -> Callable:
@@ -52,8 +53,7 @@ def inverse_factors(matrix: Float[Array, "n n"], added: Float[Array, " n"] | Non
     """
     matrix, eye = jax.lax.stop_gradient(matrix), jnp.eye(len(matrix), dtype=matrix.dtype)
     more = jnp.zeros_like(matrix[0]) if added is None else jax.lax.stop_gradient(added)
-    small = len(matrix) <= MOST_PIVOTED or jnp.iscomplexobj(matrix)  # of which kernels have none
-    return (_pivoted if small else _one_operation)(matrix, more, eye, eye)
+    return (_pivoted if len(matrix) <= MOST_PIVOTED else _one_operation)(matrix, more, eye, eye)
 
 
 def refined(matrix: Float[Array, "n n"], right: Float[Array, " n"], added: Float[Array, " n"]):
@@ -94,6 +94,30 @@ def _pivoted(matrix, added, eye, same) -> list:
     return [inverse(eye[order], lower=True, unit_diagonal=True), inverse(same)]
 
 
+def complex_inverse_factors(real: Float[Array, "n n"], imaginary: Float[Array, "n n"]) -> list:
+    """`F` and `G` of `inverse_factors` for a complex matrix, real and imaginary parts apart.
+
+    With pivots, in kernels too, which have no complex numbers otherwise.
+
+    Args:
+        real: part of the matrix.
+        imaginary: part of the matrix.
+
+    Returns:
+        Real and imaginary part of `F`, and of `G`.
+    """
+    return _complex_operation(*jax.lax.stop_gradient((real, imaginary)), *[real] * 4)
+
+
+def _complex_pivoted(real, imaginary, *sides) -> list:
+    del sides
+    matrix, eye = jax.lax.complex(real, imaginary), jnp.eye(len(real), dtype=real.dtype)
+    eye = jax.lax.complex(eye, jnp.zeros_like(eye))
+    factors = _pivoted(matrix, jnp.zeros_like(matrix[0]), eye, eye)
+    return [part for x in factors for part in (x.real, x.imag)]
+
+
+_complex_operation = solve_primitive(COMPLEX_FACTORS, _complex_pivoted, sides=4)
 _one_operation = solve_primitive(FACTORS, _pivoted, sides=2)
 
 

@@ -12,7 +12,12 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.interpreters import batching, mlir
 
-from jaxdae.derivatives.primitives import results, varying_together
+from jaxdae.derivatives.primitives import replaced, results, varying_together
+
+# Up to this many unknowns a batch is solved at once. Beyond, on processors, one after the other:
+# LAPACK's calls for whole batches wait for XLA's threads while they hold one themselves, and two of
+# them at once, on a machine of two cores, wait for each other for ever.
+_SMALL = 16
 
 
 class BatchAxes(NamedTuple):
@@ -36,6 +41,17 @@ class BatchAxes(NamedTuple):
         return BatchAxes((size, *self.sizes), tuple((new, *old) for new, old in pairs))
 
 
+def _one_by_one(function: Callable, present: tuple[bool, ...]) -> Callable:
+    """`function` along a first axis that some of its arguments have, one after the other."""
+
+    def mapped(*arguments):
+        at = [i for i, has in enumerate(present) if has]
+        some = [arguments[i] for i in at]
+        return jax.lax.map(lambda x: function(*replaced(arguments, at, x)), some)
+
+    return mapped
+
+
 def solve_primitive(name: str, solve: Callable, sides: int) -> Callable:
     """A solve as a primitive of its own, which `jax.vmap` gives axes of a batch.
 
@@ -56,9 +72,16 @@ def solve_primitive(name: str, solve: Callable, sides: int) -> Callable:
 
     @cache
     def compiled(batch: BatchAxes):
-        mapped = solve
+        together = alone = solve
         for present in reversed(list(zip(*batch.present, strict=True))):
-            mapped = jax.vmap(mapped, tuple(0 if x else None for x in present))
+            together = jax.vmap(together, tuple(0 if x else None for x in present))
+            alone = _one_by_one(alone, present)
+
+        def mapped(*arguments):
+            if not batch.sizes or batch.core(0, arguments[0].shape)[-1] <= _SMALL:
+                return together(*arguments)
+            return jax.lax.platform_dependent(*arguments, cpu=alone, default=together)
+
         # Compiled once, however often it stands in a program.
         return jax.jit(mapped)
 

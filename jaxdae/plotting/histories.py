@@ -61,14 +61,30 @@ def names_and_units(
     return names, units
 
 
+# The same of differential-algebraic equations, whose variables have no units.
+DAE_QUANTITIES = {
+    "y": "variables y", "z": "algebraic variables z", "y_dot": "rates dy/dt", "u": "controls u",
+}  # fmt: skip
+
+
+def _is_of_equations(trajectory: Any) -> bool:
+    return hasattr(trajectory, "y_dot")
+
+
 def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
     """The panels of one quantity: one per unit and size, in the order of first appearance."""
-    heading = QUANTITIES[quantity][0]
+    equations = _is_of_equations(trajectory)
+    heading = DAE_QUANTITIES[quantity] if equations else QUANTITIES[quantity][0]
     values = getattr(trajectory, quantity, None)
     if values is None:
         return [_Panel(heading, [], np.zeros((0, 0)), np.zeros(0))]
-    ts, columns = _curves(trajectory, quantity, values)
-    names, units = names_and_units(trajectory, labels, quantity, columns.shape[1])
+    if equations:
+        ts = readout.times(trajectory)
+        columns, names = readout.flat(trajectory, values)[: ts.size], _entries(quantity, values)
+        units = [""] * len(names)
+    else:
+        ts, columns = _curves(trajectory, quantity, values)
+        names, units = names_and_units(trajectory, labels, quantity, columns.shape[1])
     groups = {unit: [i for i, u in enumerate(units) if u == unit] for unit in units}
     panel = lambda unit, chosen, small: _Panel(  # noqa: E731
         readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen], ts, small
@@ -78,6 +94,17 @@ def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
         for unit, chosen in groups.items()
         for k, part in enumerate(_by_size(columns[:, chosen]))
     ] or [_Panel(heading, [], columns, ts)]
+
+
+def _entries(quantity: str, values: Any) -> list[str]:
+    """Names of the numbers in a row of a pytree."""
+    import jax
+
+    from jaxdae.systems.dae_names import entry_names
+
+    row = jax.tree.map(lambda x: np.asarray(x)[0], values)
+    head = "y" if quantity == "y_dot" else quantity
+    return [f"d({x})/dt" if quantity == "y_dot" else x for x in entry_names(head, row)]
 
 
 def _by_size(columns: np.ndarray) -> list[list[int]]:
@@ -161,7 +188,7 @@ def plot_histories(
     trajectory: Any,
     *,
     labels: Any = None,
-    quantities: Sequence[str] = ("q", "v"),
+    quantities: Sequence[str] | None = None,
     singular: bool | Sequence[NearSingularity] = True,
     title: str | None = None,
 ) -> Figure:
@@ -171,13 +198,15 @@ def plot_histories(
     in axes of their own below, which say their size; what is as small as round-off is not enlarged.
 
     Args:
-        trajectory: what `jaxdae.simulate` returned, or anything with `ts`, `q`, `success` and the
-            quantities asked for, each with time first. A failed run ends where it failed. Between
-            few rows `q` and `v` are drawn as Hermite's cubics. Where rows are too far apart for
-            that, the figure says so; of a run read from a file, that it took more steps than it has
-            rows.
+        trajectory: what `jaxdae.simulate` or `jaxdae.solve` returned, or anything with `ts`, `q`,
+            `success` and the quantities asked for, each with time first. A failed run ends where it
+            failed. Between few rows `q` and `v` are drawn as Hermite's cubics. Where rows are too
+            far apart for that, the figure says so; of a run read from a file, that it took more
+            steps than it has rows.
         labels: names and units (`jaxdae.Labels`); those of `trajectory.system` when not given.
-        quantities: any of `"q"`, `"v"`, `"w"`, `"u"`, `"multipliers"`.
+        quantities: any of `"q"`, `"v"`, `"w"`, `"u"`, `"multipliers"`, by default the first two; of
+            a `DAETrajectory` any of `"y"`, `"z"`, `"y_dot"`, `"u"`, by default `"y"` and `"z"`, of
+            a `residual` `"y"`.
         singular: mark near-singular positions, where the constraint Jacobian nearly loses rank; the
             legend has its least singular value there, rows scaled by their largest lengths. A run
             read from a file has none but those that are given here.
@@ -189,11 +218,15 @@ def plot_histories(
     Raises:
         ValueError: when a quantity is not one of these, or the trajectory is a batch.
     """
-    unknown = [quantity for quantity in quantities if quantity not in QUANTITIES]
+    known = DAE_QUANTITIES if _is_of_equations(trajectory) else QUANTITIES
+    if quantities is None:
+        algebraic = getattr(trajectory, "z", None) is not None
+        quantities = ("q", "v") if known is QUANTITIES else ("y", "z") if algebraic else ("y",)
+    unknown = [quantity for quantity in quantities if quantity not in known]
     if unknown or not quantities:
         raise ValueError(
             f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
-            f"choose from {', '.join(map(repr, QUANTITIES))}"
+            f"choose from {', '.join(map(repr, known))}"
         )
     few, labels = _too_few_rows(trajectory), readout.get_labels(trajectory, labels)
     panels = [panel for quantity in quantities for panel in panels_of(trajectory, labels, quantity)]

@@ -79,8 +79,19 @@ def finished(ts: Any, *states: Any) -> np.ndarray:
 
 def finished_rows(trajectory: Any) -> int:
     """Number of leading rows with a finite time and finite coordinates."""
+    if not hasattr(trajectory, "q"):  # differential-algebraic equations
+        return int(finished(np.asarray(trajectory.ts), flat(trajectory, trajectory.y)).sum())
     q = np.asarray(trajectory.q)
     return int(finished(trajectory.ts, q, np.asarray(getattr(trajectory, "v", q))).sum())
+
+
+def flat(trajectory: Any, tree: Any) -> np.ndarray:
+    """Rows of the arrays of a pytree side by side, shape `(times, k)`."""
+    import jax  # which stored runs of systems need not
+
+    count = np.size(trajectory.ts)
+    leaves = [np.asarray(x).reshape(count, -1) for x in jax.tree.leaves(tree)]
+    return np.concatenate([np.zeros((count, 0)), *leaves], axis=1)
 
 
 def rows(trajectory: Any, values: Any) -> np.ndarray:

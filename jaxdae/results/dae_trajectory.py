@@ -1,6 +1,8 @@
 """The result of differential-algebraic equations that were solved."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import diffrax
@@ -13,15 +15,20 @@ from jaxtyping import Array, Bool, PyTree
 
 from jaxdae.checks import are_known
 from jaxdae.compiled import jit
+from jaxdae.events.records import GOES_ON
+from jaxdae.results import stored_equations, tables
 from jaxdae.results.members import checked_index
+from jaxdae.results.naming import AxisLabels
+from jaxdae.results.stored import plain_arrays, results_of
 from jaxdae.simulation.dae_problem import DAEProblem
-from jaxdae.simulation.dae_run import nearest
 from jaxdae.simulation.invalid import invalidated
 from jaxdae.simulation.problem import Solution
+from jaxdae.storage import runs
+from jaxdae.storage.runs import About
 from jaxdae.systems.dae import DAE, is_implicit, Variables
 from jaxdae.systems.dae_equations import DAEEquations
 from jaxdae.systems.dae_names import variable_names
-from jaxdae.systems.dae_start import condition_names, DAEViolation, violation
+from jaxdae.systems.dae_start import condition_names, DAEViolation, nearest, violation
 
 
 class DAETrajectory(eqx.Module):
@@ -44,6 +51,8 @@ class DAETrajectory(eqx.Module):
         why_not_native: what kept the native backend from serving, in words, or what of a native
             run's derivatives is left to the plain program; `None` where nothing is.
         interpolation: dense output, or `None`; see `evaluate`.
+        events: events that happened, `jaxdae.events.records.Events`: names, times, variables before
+            and behind; `None` for a run without events.
     """
 
     ts: Any
@@ -61,6 +70,10 @@ class DAETrajectory(eqx.Module):
     skeleton: PyTree = eqx.field(static=True)
     made_by: Any = eqx.field(static=True)
     why_not_native: str | None = eqx.field(static=True)
+    events: Any = None
+    # Of a run from a file.
+    known: Any = None
+    about: About | None = eqx.field(static=True, default=None)
 
     @classmethod
     def of(cls, problem: DAEProblem, solution: Solution) -> "DAETrajectory":
@@ -72,7 +85,10 @@ class DAETrajectory(eqx.Module):
         """
         arrays, skeleton = eqx.partition((problem.dae, problem.controller), eqx.is_array)
         index = problem.equations.index(problem.times.start, problem.state)
-        ts, saved = solution.ts, solution.saved
+        ts, saved, events = solution.ts, solution.saved, solution.events
+        success = diffrax.is_okay(solution.result)
+        if events is not None:
+            success &= events.ending == GOES_ON
         if solution.plain:
             reached = jnp.isfinite(ts)
             saved = jax.tree.map(
@@ -80,27 +96,61 @@ class DAETrajectory(eqx.Module):
             )
         return cls(
             ts, saved, solution.final_time, solution.final, solution.result, solution.stats,
-            solution.interpolation, arrays, diffrax.is_okay(solution.result), index, skeleton,
-            solution.backend, solution.why_not,
+            solution.interpolation, arrays, success, index, skeleton,
+            solution.backend, solution.why_not, events,
+        )  # fmt: skip
+
+    @classmethod
+    def from_arrays(cls, known: Mapping[str, Any], about: About) -> "DAETrajectory":
+        """A run of which there are arrays, and no declaration.
+
+        Args:
+            known: by name, as `save` writes them. The axes of a batch come first, then time in what
+                has rows.
+            about: what is said of it.
+        """
+        stats = {x.removeprefix("stats."): y for x, y in known.items() if x.startswith("stats.")}
+        structure: Any = about.structure
+        return cls(
+            known["ts"], stored_equations.variables_of(about, known), known["final_time"],
+            stored_equations.variables_of(about, known, "last."), results_of(known["result"]),
+            {**about.stats, **stats}, None, None, known["success"], structure["index"], None, None,
+            about.why_not_native, stored_equations.events_of(about, known), dict(known), about,
         )  # fmt: skip
 
     def __repr__(self) -> str:
         return _text(self)
 
+    def _from_file(self, name: str) -> Any:
+        """What a file has of a quantity."""
+        structure: Any = self.about and self.about.structure
+        return stored_equations.tree_of(structure[name], self.known)
+
+    @property
+    def _implicit(self) -> bool:
+        return is_implicit(self.dae) if self.about is None else self.about.structure["implicit"]
+
     @property
     def dae(self) -> DAE:
         """The declaration that was solved."""
-        return eqx.combine(self.arrays, self.skeleton)[0]
+        return self._part(0, "dae")
 
     @property
     def controller(self) -> Callable | None:
         """The controller, or `None`."""
-        return eqx.combine(self.arrays, self.skeleton)[1]
+        return self._part(1, "controller")
+
+    def _part(self, i: int, name: str) -> Any:
+        if self.about is not None:
+            raise AttributeError(
+                f"a trajectory from a file has no {name}: read what needs one before it is saved."
+            )
+        return eqx.combine(self.arrays, self.skeleton)[i]
 
     @property
     def backend(self) -> str:
         """`"native"` or `"plain"`: which backend made the run."""
-        return self.made_by.name
+        return self.made_by.name if self.about is None else self.about.backend
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -128,39 +178,50 @@ class DAETrajectory(eqx.Module):
 
         Computed from `y`, of whose order they are.
         """
-        return None if is_implicit(self.dae) else self.saved.z
+        return None if self._implicit else self.saved.z
 
     @property
     def y_dot(self) -> PyTree:
         """Rates `dy/dt` at the saved times: of a `residual` its own, else `M^-1 rate`."""
-        if is_implicit(self.dae):
+        if self._implicit:
             return self.saved.z
-        return _at_rows(self, _rate)
+        return _at_rows(self, _rate) if self.about is None else self._from_file("y_dot")
 
     @property
     def u(self) -> Any:
         """Control inputs at the saved times; `None` without a controller."""
+        if self.about is not None:
+            return self._from_file("u")
         return None if self.controller is None else _at_rows(self, _control)
 
     @property
     def final(self) -> Variables:
         """Variables at the end time; NaN, with derivatives that are NaN, where the run failed."""
+        if self.about is not None:
+            return jax.tree.map(partial(_where, np.asarray(self.success)), self.last)
         return _final(self)
 
     @property
     def violation(self) -> DAEViolation:
         """Residuals of the algebraic equations at the saved times, see `violation_names`."""
+        if self.about is not None:
+            return DAEViolation(*(self.known[f"violation.{x}"] for x in DAEViolation._fields))
         return _at_rows(self, _violation)
 
     @property
     def names(self) -> tuple[list[str], list[str]]:
         """Names of the numbers in `y`, and in `z` or `y_dot`, in the order of `ravel_pytree`."""
-        return variable_names(_one_row(self), is_implicit(self.dae))
+        return variable_names(_one_row(self), self._implicit)
 
     @property
     def violation_names(self) -> list[str]:
         """Names of the equations of `violation`."""
-        return condition_names(_equations(self), self.index, _one_row(self))
+        if self.about is not None:
+            return list(self.about.labels["violation"])
+        first = lambda x: x[(0,) * len(self.batch_shape)]  # noqa: E731
+        arrays = jax.tree.map(first, self.arrays)  # of one member
+        equations = DAEEquations(*eqx.combine(arrays, self.skeleton))
+        return condition_names(equations, self.index, _one_row(self))
 
     def evaluate(self, t) -> Variables:
         """Variables at any time of a run made with `SaveAt(dense=True)`, consistent ones.
@@ -187,8 +248,121 @@ class DAETrajectory(eqx.Module):
             IndexError: for a member that there is not.
         """
         index = checked_index(index, self.batch_shape)
-        arrays, rest = eqx.partition(self, eqx.is_array)
+        arrays, rest = eqx.partition(self, lambda x: eqx.is_array(x) or isinstance(x, np.ndarray))
         return eqx.combine(jax.tree.map(lambda x: x[index], arrays), rest)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Arrays of numbers of declaration and controller, such as `"dae.resistance"`."""
+        if self.about is None:
+            parts = {"dae": self.arrays[0], "controller": self.arrays[1]}
+            return plain_arrays(parts)[0]
+        head = "parameters."
+        return {x.removeprefix(head): y for x, y in self.known.items() if x.startswith(head)}
+
+    varied = None  # of batches made by `vmap` alone
+
+    def stored(self) -> "DAETrajectory":
+        """All that can be read of the run, as NumPy arrays and without its declaration.
+
+        Raises:
+            ValueError: inside a JAX transformation, or for a run with dense output.
+        """
+        if self.about is not None:
+            return self
+        return DAETrajectory.from_arrays(*stored_equations.values(self))
+
+    def quantities(self) -> dict[str, AxisLabels]:
+        """Names of what of a stored run has rows, but for the times."""
+        return stored_equations.quantities(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write what can be read of the run to a file of NumPy's, without its declaration.
+
+        The file has the rows of `ts`, `y`, `z`, `y_dot`, `u` and `violation`, arrays of pytrees by
+        their keys (`numpy.load(path)["y.charge"]`), what each member came to, events, names,
+        parameters as far as they are arrays, and versions. Nothing in it is pickled.
+
+        Args:
+            path: the file; `.npz` is added where it is missing, `~` is the home folder, folders
+                are made.
+
+        Returns:
+            The path that was written.
+
+        Raises:
+            ValueError: inside a JAX transformation, for a run with dense output, or a suffix of
+                files of another kind.
+            OSError: if the file cannot be written, or is a folder.
+        """
+        run = self.stored()
+        assert run.about is not None
+        return runs.write(run.known, run.about, path)
+
+    @staticmethod
+    def load(path: str | Path) -> "DAETrajectory":
+        """Read a run from a file, bit for bit as it was saved.
+
+        Variables are in dictionaries and lists; what was neither is a dictionary of its fields.
+
+        Args:
+            path: what `save` has written.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if it holds something else, is damaged, or is of a later format.
+        """
+        return DAETrajectory.from_arrays(*runs.read(path, runs.EQUATIONS))
+
+    def to_xarray(self) -> Any:
+        """All of its rows as a data set of xarray, one variable for each array.
+
+        Dimensions are `member` of a batch, `time`, or `row` where members have different times, and
+        one for the entries of an array. Rows that no member has come to are left out.
+
+        Returns:
+            `xarray.Dataset`.
+
+        Raises:
+            ImportError: without xarray (`pip install 'jaxdae[data]'`).
+            ValueError: inside a JAX transformation, or for a run with dense output.
+        """
+        return tables.to_xarray(self.stored())
+
+    def to_dataframe(self) -> Any:
+        """All of its rows as a table of pandas, one column for each number.
+
+        Columns are the number of the member of a batch, `time`, variables by their keys,
+        `d(…)/dt`, inputs, and residuals of the equations. Rows that were not reached are left out.
+
+        Returns:
+            `pandas.DataFrame`.
+
+        Raises:
+            ImportError: without pandas (`pip install 'jaxdae[data]'`).
+            ValueError: inside a JAX transformation, or for a run with dense output.
+        """
+        return tables.to_dataframe(self.stored())
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write the table of `to_dataframe` as text; needs no pandas.
+
+        Args:
+            path: the file; folders are made.
+
+        Returns:
+            The path that was written.
+
+        Raises:
+            ValueError: inside a JAX transformation, or for a run with dense output.
+            OSError: if it cannot be written.
+        """
+        return tables.write_csv(self.stored(), path)
+
+
+def _where(good: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Values of members that are good, NaN for others."""
+    return np.where(good.reshape((*good.shape, *[1] * (x.ndim - good.ndim))), x, np.nan)
 
 
 def _equations(run: DAETrajectory) -> DAEEquations:
@@ -259,7 +433,7 @@ def _text(run: DAETrajectory) -> str:
     """A run in a few lines; what is traced has no numbers."""
     try:
         first, second = run.names
-        name = "y_dot" if is_implicit(run.dae) else "z"
+        name = "y_dot" if run._implicit else "z"
         lines = {"y": ", ".join(first[:12]), name: ", ".join(second[:12])}
         if run.batch_shape:
             lines["batch"] = " x ".join(map(str, run.batch_shape))
@@ -272,6 +446,7 @@ def _text(run: DAETrajectory) -> str:
                 else f"{good.sum()} of {good.size} reached their end"
             )
         body = "".join(f"\n  {key:<8} {value}" for key, value in lines.items() if value)
-        return f"DAETrajectory({type(run.dae).__name__}, {run.backend} backend{body}\n)"
+        model = type(run.dae).__name__ if run.about is None else run.about.model
+        return f"DAETrajectory({model}, {run.backend} backend{body}\n)"
     except Exception:  # of a tree whose leaves are something else; at the prompt nothing may fail
         return eqx.tree_pformat(run)

@@ -71,6 +71,76 @@ def at_rows(trajectory: Any, function, by_system: bool = False):
     return jax.tree.map(lambda x: jnp.where(_column(reached, x), x, jnp.nan), positive)
 
 
+def states(trajectory: Any) -> State:
+    """States `(q, v, w)` at every saved time."""
+    if not (trajectory.plain and trajectory.formulation.capabilities.plain_state):
+        return at_rows(trajectory, state_of)
+    return _plain_rows(trajectory.final_time, trajectory.final, trajectory.ts, trajectory.saved)
+
+
+def final_state(trajectory: Any) -> State:
+    """State at the end; NaN where the run failed."""
+    if not trajectory.formulation.capabilities.plain_state:
+        return _recovered_end(trajectory)
+    given = jax.tree.leaves(_given(trajectory))
+    return _plain_end(trajectory.final_time, trajectory.final, trajectory.success, given)
+
+
+def last_state(trajectory: Any) -> State:
+    """The last state that was accepted and finite."""
+    if not trajectory.formulation.capabilities.plain_state:
+        return _recovered_last(trajectory)
+    return _plain_last(trajectory.final_time, trajectory.final)
+
+
+@_compiled
+def _recovered_end(trajectory: Any) -> State:
+    return invalidated(_recovered_last(trajectory), ~trajectory.success, _given(trajectory))
+
+
+@_compiled
+def _recovered_last(trajectory: Any) -> State:
+    recover = trajectory.formulation.recover
+    state = recover(trajectory.system, trajectory.final_time, trajectory.final)
+    return jax.tree.map(with_positive_zeros, state)
+
+
+def _of_numbers(function: Callable) -> Callable:
+    """A function of arrays of a run, its final time first: one program for all systems."""
+
+    @jit
+    @functools.wraps(function)
+    def of_members(final_time, *arrays):
+        if final_time.ndim > 0:
+            return jax.vmap(of_members)(final_time, *arrays)
+        return function(final_time, *arrays)
+
+    return of_members
+
+
+@_of_numbers
+def _plain_rows(final_time, final, ts, saved):
+    del final_time
+    reached = jnp.isfinite(ts)
+
+    def masked(x, last):
+        x = with_positive_zeros(jnp.where(_column(reached, x), x, last))
+        return jnp.where(_column(reached, x), x, jnp.nan)
+
+    return jax.tree.map(masked, saved, final)
+
+
+@_of_numbers
+def _plain_end(final_time, final, success, given):
+    return invalidated(_plain_last(final_time, final), ~success, given)
+
+
+@_of_numbers
+def _plain_last(final_time, final):
+    del final_time
+    return jax.tree.map(with_positive_zeros, final)
+
+
 def with_positive_zeros(x):
     """The same: the sign of a zero depends on the order of a sum, which backends choose."""
     return x - jax.lax.stop_gradient(jnp.where(x == 0, x, jnp.zeros_like(x)))  # -0 - (-0) = 0
@@ -173,23 +243,9 @@ def at_time(trajectory: Any, t) -> State:
     return invalidated(state, ~trajectory.success & beyond, _given(trajectory))
 
 
-@_compiled
-def final_state(trajectory: Any) -> State:
-    """State at the end; NaN where the run failed."""
-    return invalidated(last_state(trajectory), ~trajectory.success, _given(trajectory))
-
-
 def _given(trajectory: Any) -> tuple:
     """What a run depends on, also one that fails before its first step has an end."""
     return trajectory.arrays, trajectory.start, trajectory.given
-
-
-@_compiled
-def last_state(trajectory: Any) -> State:
-    """The last state that was accepted and finite."""
-    recover = trajectory.formulation.recover
-    state = recover(trajectory.system, trajectory.final_time, trajectory.final)
-    return jax.tree.map(with_positive_zeros, state)
 
 
 def state_of(run, t, y):

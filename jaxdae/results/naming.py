@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.storage.runs import WORKS
+from jaxdae.storage.runs import EQUATIONS, WORKS
 
 
 class AxisLabels(NamedTuple):
@@ -30,6 +30,8 @@ def quantities(run: Any) -> dict[str, AxisLabels]:
 
     A multiplier's unit depends on the scaling of its constraint: none is claimed.
     """
+    if run.about.kind == EQUATIONS:
+        return run.quantities()
     n, k = run.q.shape[-1], run.w.shape[-1]
     units = _field(run, "units", n, "")
     names = _field(run, "coordinates", n, "q")

@@ -136,8 +136,13 @@ def state(*parts) -> State:
 
 def parameters(run) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Arrays of numbers of system, formulation and controller, and names of other arrays."""
+    return plain_arrays(dict(zip(_PARTS, run.arrays, strict=True)))
+
+
+def plain_arrays(parts: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Arrays of numbers of parts by name, and names of other arrays."""
     leaves = {}
-    for part, tree in zip(_PARTS, run.arrays, strict=True):
+    for part, tree in parts.items():
         leaves |= named(part, tree)
     plain = {name: x for name, x in leaves.items() if _is_plain(x)}
     return plain, tuple(name for name in leaves if name not in plain)

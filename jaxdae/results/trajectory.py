@@ -239,7 +239,7 @@ class Trajectory(eqx.Module):
     def states(self) -> State:
         """States `(q, v, w)` at the saved times, leading axis `times`."""
         if self.about is None:
-            return derived_quantities.at_rows(self, derived_quantities.state_of)
+            return derived_quantities.states(self)
         return stored.state(*(self._from_file(x) for x in "qvw"))
 
     @property

@@ -5,13 +5,20 @@ from typing import Any, NamedTuple
 
 import diffrax
 import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
+from jaxdae.derivatives.functions import with_nan_safe_derivative
+from jaxdae.events.declaration import Event
 from jaxdae.linalg.lu import MOST_PIVOTED
 from jaxdae.linalg.saddle_point import Capabilities
+from jaxdae.reprs import Module
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.dae_term import DAETerm
+from jaxdae.solvers.event import AbstractEvent
 from jaxdae.systems.dae import DAE, is_implicit, Variables
 from jaxdae.systems.dae_equations import DAEEquations
+from jaxdae.systems.dae_start import nearest, rates
 
 
 class Needs(NamedTuple):
@@ -24,6 +31,19 @@ class Needs(NamedTuple):
     capabilities: Capabilities
 
 
+class AsIs(Module):
+    """In the place of a formulation: variables are integrated as they are."""
+
+    @staticmethod
+    def recover(dae, t, variables) -> Variables:
+        """The variables, of what is integrated."""
+        del dae, t
+        return Variables(*variables)
+
+
+_AS_IS = AsIs()
+
+
 class DAEProblem(NamedTuple):
     """What is solved: a pytree, of which arrays are arguments of the compiled program.
 
@@ -32,17 +52,21 @@ class DAEProblem(NamedTuple):
         controller: `u = controller(t, y, z)`, or `None`.
         state: start.
         times: from when to when.
+        event: what ends it before, or `None`; of the engine alone.
+        events: that the user has declared.
     """
 
     dae: DAE
     controller: Callable | None
     state: Variables
     times: Times
+    event: AbstractEvent | None = None
+    events: tuple[Event, ...] = ()
 
     @property
-    def parts(self) -> tuple[DAE, None, Callable | None]:
+    def parts(self) -> tuple[DAE, AsIs, Callable | None]:
         """What the equations depend on."""
-        return self.dae, None, self.controller
+        return self.dae, _AS_IS, self.controller
 
     @property
     def equations(self) -> DAEEquations:
@@ -50,28 +74,63 @@ class DAEProblem(NamedTuple):
         return DAEEquations(self.dae, self.controller)
 
     @property
-    def event(self) -> None:
-        """What ends it before: nothing."""
+    def motion(self) -> "DAEProblem":
+        """The same without a start and times."""
+        return self._replace(state=None, times=None, event=None)
 
-    @property
-    def events(self) -> tuple[()]:
-        """What changes its state on the way: nothing."""
-        return ()
+    def slope(self, t, y) -> Any:
+        """Rates of what is integrated, consistent variables."""
+        variables, rest = Variables(*y[0]), y[1]
+        index = self.equations.index(t, variables)
+        return rates(self.equations, index, t, variables), rest
+
+    def state_of(self, t, y) -> Variables:
+        """The variables as events have them, of what is integrated."""
+        del t
+        return Variables(*y[0])
+
+    def own_state(self, t, state: Variables, like) -> Variables:
+        """What is integrated, of variables."""
+        del t, like
+        return state
+
+    @staticmethod
+    def on_constraints(t, y, solver) -> Any:
+        """What is integrated, which has the rates of consistent variables."""
+        del t, solver
+        return y
+
+    def behind(self, t, state: Variables) -> Variables:
+        """A consistent start next to what a reset has returned; NaN where there is none."""
+        index = self.equations.index(t, state)
+        return with_nan_safe_derivative(nearest, state, self.equations, index, t, state)
+
+    def off_constraints(self, t, before: Variables, given: Variables) -> tuple[Any, Any, Any]:
+        """What variables `y` of a reset are moved by, before none, and what that is relative to."""
+        del before
+        found, y = (ravel_pytree(x.y)[0] for x in (self.behind(t, given), given))
+        return jnp.zeros((), y.dtype), jnp.max(jnp.abs(found - y)), 1 + jnp.max(jnp.abs(y))
 
     @property
     def formulation(self) -> Needs:
+        """Nothing that a formulation would do."""
+        return Needs(Capabilities())
+
+    def needs(self, solver) -> Needs:
         """Why no kernel suits it, where that is so."""
+        del solver
         unknowns = sum(x.size for x in jax.tree.leaves(self.state))
         unknowns = unknowns // 2 if is_implicit(self.dae) else unknowns
-        most = MOST_PIVOTED // 2
-        return Needs(
-            Capabilities(
-                obstacle=None
-                if unknowns <= most
-                else f"{unknowns} variables are more than the {most} for which kernels choose "
-                "pivots in the equations of a step"
-            )
+        too_many = (
+            f"{unknowns} variables are more than the {MOST_PIVOTED} for which kernels choose "
+            "pivots in the equations of a step"
         )
+        return Needs(Capabilities(obstacle=None if unknowns <= MOST_PIVOTED else too_many))
+
+    @staticmethod
+    def has_no_rate() -> bool:
+        """Whether solvers are given equations alone."""
+        return True
 
     @staticmethod
     def rate(t, y, parts) -> Any:

@@ -125,7 +125,10 @@ class KernelPlan(NamedTuple):
         finish = self._finish if changes_ends(self.solver) else None
         parameters = (*self.shapes, *direction)
         method = step_method(
-            solver, ConstrainedEquations(self._equations, parameters, self.unravel)
+            solver,
+            ConstrainedEquations(
+                self._equations, parameters, self.unravel, self.kind.has_no_rate()
+            ),
         )
         return InitialValueProblem(
             self._rate, self.states, parameters, method,

@@ -14,7 +14,8 @@ from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.split import explicit_field, implicit_field
 from jaxdae.solvers.constrained_term import term
 from jaxdae.solvers.event import AbstractEvent
-from jaxdae.systems import State, System
+from jaxdae.solvers.projected import between_steps
+from jaxdae.systems import constraint_residuals, State, System
 
 # What `simulate` does where it is not asked for anything else: largest residual of a start, largest
 # number of steps, saved times of an adaptive run.
@@ -75,10 +76,59 @@ class Problem(NamedTuple):
         """What the vector field depends on."""
         return self.system, self.formulation, self.controller
 
+    def needs(self, solver) -> AbstractFormulation:
+        """What backends ask of a formulation."""
+        del solver
+        return self.formulation
+
+    @staticmethod
+    def has_no_rate() -> bool:
+        """Whether solvers are given equations alone."""
+        return False
+
+    @property
+    def motion(self) -> "Problem":
+        """The same without a start and times."""
+        return self._replace(state=None, times=None, event=None)
+
     @staticmethod
     def rate(t, y, parts) -> Any:
         """`dy/dt` of what is integrated."""
         return field(t, y, parts)
+
+    def slope(self, t, y) -> Any:
+        """The same, of these parts."""
+        return field(t, y, self.parts)
+
+    def state_of(self, t, y) -> State:
+        """The state as events have it, of what is integrated."""
+        return self.formulation.recover(self.system, t, y[0])
+
+    def own_state(self, t, state: State, like) -> Any:
+        """The formulation's own state, of the kind of another."""
+        return self.formulation.init(self.system, t, state, like=like)
+
+    def on_constraints(self, t, y, solver) -> Any:
+        """What is integrated, as a solver that enforces the constraints keeps it."""
+        projection = between_steps(solver)
+        return y if projection is None else projection.project(t, y, self.parts)
+
+    def behind(self, t, state: State) -> State:
+        """A state that a reset has returned, as the run goes on from it."""
+        del t
+        return state
+
+    def off_constraints(self, t, before: State, given: State) -> tuple[Any, Any, Any] | None:
+        """Residuals before a reset, of what it returned, and what they are relative to."""
+        if not self.formulation.capabilities.enforces_constraints:
+            return None
+        old, new = (self._residual(t, x) for x in (before, given))
+        return old, new, 1 + jnp.max(jnp.abs(jnp.concatenate([given.q, given.v])))
+
+    def _residual(self, t, state: State):
+        """The largest constraint residual, at both levels."""
+        found = constraint_residuals(self.system, t, state.q, state.v)
+        return jnp.max(jnp.abs(jnp.concatenate([found.phi, found.phi_dot])), initial=0.0)
 
     @staticmethod
     def term_of(solver) -> diffrax.AbstractTerm:

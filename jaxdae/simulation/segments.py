@@ -28,14 +28,11 @@ from jaxdae.events.records import (
     OFF_CONSTRAINTS,
     TOO_MANY,
 )
-from jaxdae.simulation.field import vector_field
-from jaxdae.simulation.flow import event_rates, moved
+from jaxdae.simulation.flow import event_rates, moved, slope
 from jaxdae.simulation.problem import Integration, Method, Problem
 from jaxdae.solvers.counted import Totals
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.monitored import Misfit
-from jaxdae.solvers.projected import between_steps
-from jaxdae.systems import constraint_residuals, State
 
 # Newton iterations to the zero, from the error of dense output: each doubles the digits.
 _ITERATIONS = 3
@@ -91,7 +88,7 @@ class _Found(NamedTuple):
     y: Any
 
 
-def integrate(problem: Problem, method: Method, y0, solve: Callable) -> tuple[Integration, Events]:
+def integrate(problem: Any, method: Method, y0, solve: Callable) -> tuple[Integration, Events]:
     """Integrate a run with events.
 
     Args:
@@ -106,12 +103,12 @@ def integrate(problem: Problem, method: Method, y0, solve: Callable) -> tuple[In
     run = _Run(problem, method, solve)
     start, first = jax.lax.stop_gradient(jnp.asarray(problem.times.start)), y0
     if not method.times_are_known:
-        first = moved(problem.times.start, y0, start - problem.times.start, problem.parts)
+        first = moved(problem.motion, problem.times.start, y0, start - problem.times.start)
     # A segment for each event, one for what follows, and those of crossings that do not count.
     events, most = problem.events, method.max_events
     directed = any(x.direction != 0 for x in events)
     length = most + 1 + (most + len(events)) * directed
-    state = problem.formulation.recover(problem.system, problem.times.start, y0[0])
+    state = problem.state_of(problem.times.start, y0)
     records = Events.empty(tuple(x.name for x in events), most, state, start)
     ts = run.row_times
     none = jnp.zeros(len(events), bool)
@@ -149,10 +146,11 @@ class _Run:
         solve: integrates a part.
     """
 
-    def __init__(self, problem: Problem, method: Method, solve: Callable):
-        self.problem, self.solve = problem, solve
+    def __init__(self, problem: Any, method: Method, solve: Callable):
+        self.problem, self.motion, self.solve = problem, problem.motion, solve
         # For what has no derivatives: where to search, and which events happen.
         self.fixed = jax.tree.map(_without_derivatives, problem)
+        self.fixed_motion = self.fixed.motion
         times = problem.times
         self.end = jax.lax.stop_gradient(jnp.asarray(times.end))
         self.sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(self.end.dtype)
@@ -166,7 +164,6 @@ class _Run:
             steps = steps + 1
         self.method = method._replace(saveat=None, only_end=False, picked=None, max_steps=steps)
         self.search = self.method._replace(adjoint=diffrax.ForwardMode())
-        self.projection = between_steps(method.solver)
         events = problem.events
         self.directions = jnp.array([x.direction for x in events])
         self.ends_run = jnp.array([x.reset is None for x in events])
@@ -178,6 +175,7 @@ class _Run:
         """The same run, that depends on nothing unless `on` is true."""
         run = copy.copy(self)
         run.problem, run.method = _where((self.problem, self.method), on)
+        run.motion = run.problem.motion
         return run
 
     # One part.
@@ -247,7 +245,7 @@ class _Run:
     def _rates(self, t, y) -> Rates:
         """Functions of all events and their rates along the motion, without derivatives."""
         t, y = jax.lax.stop_gradient((t, y))
-        return event_rates(self.fixed.events, t, y, self.sign, self.fixed.parts)
+        return event_rates(self.fixed_motion, t, y, self.sign)
 
     def _zero(self, part: _Part, behind: Signs, until, end, seen, okay) -> _Found:
         """The event at the end of a part, and where its function is zero to round-off."""
@@ -263,19 +261,16 @@ class _Run:
         happened = okay & (seen | last | jnp.any(part.pending))
         limit = 0.25 * jnp.abs(until - part.t) + tolerance
 
-        problem = self.problem
-
         def closer(at, _):
             t, y = at
-            found = event_rates(problem.events, t, y, self.sign, problem.parts)
+            found = event_rates(self.motion, t, y, self.sign)
             rate, value = found.rate[which], found.value[which]
             usable = happened & (rate != 0) & (jnp.abs(value) <= limit * jnp.abs(rate))
             step = jnp.where(usable, -self.sign * value / jnp.where(usable, rate, 1.0), 0.0)
-            return (t + step, moved(t, y, step, self.problem.parts)), None
+            return (t + step, moved(self.motion, t, y, step)), None
 
         (t, y), _ = jax.lax.scan(closer, (until, end), length=_ITERATIONS)
-        if self.projection is not None:
-            y = self.projection.project(t, y, self.problem.parts)
+        y = self.motion.on_constraints(t, y, self.method.solver)
         return _Found(which, happened, t, y)
 
     def _rows(self, part: _Part, integration: Integration, end, until, found: _Found):
@@ -287,31 +282,32 @@ class _Run:
         inside = first & (sign * ts <= sign * last) & jnp.isfinite(integration.ts)
         # What dense output of the search left out; so near to the end a tangent is exact.
         beyond = found.happened & (sign * ts > sign * until) & (sign * ts <= sign * event)
-        slope = vector_field(until, end, self.problem.parts)
 
-        def merged(kept, new, end, slope):
+        def merged(kept, new, end, rate):
             away = (ts - until).reshape(-1, *(1,) * end.ndim)
-            extended = end[None] + jnp.where(_column(beyond, kept), away, 0.0) * slope[None]
+            extended = end[None] + jnp.where(_column(beyond, kept), away, 0.0) * rate[None]
             new = jnp.where(_column(inside, new), new, extended)
             return jnp.where(_column(inside | beyond, new), new, kept)
 
-        rows = jax.tree.map(merged, part.rows, integration.rows, end, slope)
+        rate = slope(self.motion, until, end)
+        rows = jax.tree.map(merged, part.rows, integration.rows, end, rate)
         return jnp.where(inside | beyond, ts, part.times), rows
 
     def _behind(
         self, part: _Part, behind: Signs, integration: Integration, end, found: _Found
     ) -> _Part:
         """The run behind the event at the end of a part, or at its own end."""
-        events, (system, formulation, _) = self.problem.events, self.problem.parts
+        problem, events = self.motion, self.problem.events
         which, happened, t, y = found
         one, crossing = jnp.arange(len(events)) == which, -behind.sign.astype(int)
         counts = (self.directions == 0) | (self.directions == crossing)
         counted = happened & counts[which] & (part.events.count < part.events.times.size)
         too_many = happened & counts[which] & ~counted
         terminal = counted & self.ends_run[which]
-        before = formulation.recover(system, t, y[0])
-        after = _after(events, which, counted, t, before)
-        inner = formulation.init(system, t, after, like=y[0])
+        before = problem.state_of(t, y)
+        given = _after(events, which, counted, t, before)
+        after = problem.behind(t, given)
+        inner = problem.own_state(t, after, y[0])
         changed = counted & ~terminal
         y_after = jax.tree.map(lambda a, b: jnp.where(changed, a, b), inner, y[0]), y[1]
         at, now = (self._rates(t, x) for x in (y, y_after))
@@ -325,7 +321,7 @@ class _Run:
         crossed &= (now.distance <= tolerance) | (now.value == at.value)
         records = self._recorded(part, counted, t, which, (before, after), at)
         ended = integration.result == _SUCCESSFUL
-        code, amount = self._reset_failure(which, changed, t, (before, after), (at, now))
+        code, amount = self._reset_failure(which, changed, t, (before, given, after), (at, now))
         undefined = ended & ~jnp.all(jnp.isfinite(now.value))
         nameless = jnp.where(undefined, jnp.argmin(jnp.isfinite(now.value)), which)
         code = jnp.where(undefined & (code == GOES_ON), NOT_FINITE, code)
@@ -339,7 +335,7 @@ class _Run:
         # The next part begins at a time without a derivative, and no later than the end.
         fixed = jax.lax.stop_gradient(t)
         begin = self.sign * jnp.minimum(self.sign * fixed, self.sign * self.end)
-        y_next = moved(t, y_after, begin - t, self.problem.parts)
+        y_next = moved(problem, t, y_after, begin - t)
         pick = lambda on, event, end: jnp.where(happened, jnp.where(stopped, event, on), end)  # noqa: E731
         y_next = jax.tree.map(pick, y_next, y_after, end)
         time = jnp.where(happened, t, integration.end_time)
@@ -353,17 +349,16 @@ class _Run:
 
     def _reset_failure(self, which, changed, t, states, found: tuple[Rates, Rates]):
         """What is wrong behind a reset, as a number, and by how much."""
-        (before, after), (at, now) = states, found
-        system, formulation, _ = self.problem.parts
-        eps = float(jnp.finfo(after.q.dtype).eps)
+        (before, given, after), (at, now) = states, found
+        eps = float(jnp.finfo(now.value.dtype).eps)
         rest = now.rate[which] <= _NO_RATE * eps * jnp.abs(at.rate[which])
         rests = changed & self.one_sided[which] & rest & (now.curvature[which] <= 0)
         code = jnp.where(rests, LASTING, GOES_ON)
         amount = now.curvature[which]
         tolerance = self.method.reset_tolerance
-        if tolerance is not None and formulation.capabilities.enforces_constraints:
-            old, new = (_residual(system, t, x) for x in (before, after))
-            scale = 1 + jnp.max(jnp.abs(jnp.concatenate([after.q, after.v])))
+        off_by = None if tolerance is None else self.motion.off_constraints(t, before, given)
+        if off_by is not None:
+            old, new, scale = off_by
             off = changed & (new > tolerance * scale) & (new > 2 * old)
             code, amount = jnp.where(off, OFF_CONSTRAINTS, code), jnp.where(off, new, amount)
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(after)]))
@@ -408,12 +403,12 @@ class _Run:
 
     def ended(self, part: _Part) -> Integration:
         """The run as one integration."""
-        times, parts = self.problem.times, self.problem.parts
+        times = self.problem.times
         rows, ts, end, time = part.rows, part.times, part.y, part.time
         if not self.method.times_are_known:
             rows, ts = self._rows_of_times(rows, ts)
             late = jnp.where(part.result == _SUCCESSFUL, times.end - self.end, 0.0)
-            end, time = moved(time, end, late, parts), time + late
+            end, time = moved(self.motion, time, end, late), time + late
         ts, rows = self._with_end(ts, rows, time, end)
         made, kept, searched, *counts = part.steps
         stats = {
@@ -448,7 +443,7 @@ class _Run:
         late = jnp.where(reached, asked - self.row_times, 0.0)
         safe = jnp.where(reached, self.row_times, self.problem.times.start)
         first = jax.tree.map(lambda x: jnp.where(_column(reached, x), x, 0.0), rows)
-        move = jax.vmap(lambda t, y, late: moved(t, y, late, self.problem.parts))
+        move = jax.vmap(lambda t, y, late: moved(self.motion, t, y, late))
         later = move(safe, first, late)
         keep = lambda a, b: jnp.where(_column(reached, a), a, b)  # noqa: E731
         return jax.tree.map(keep, later, rows), jnp.where(reached, asked, ts)
@@ -488,7 +483,7 @@ def _without_derivatives(x):
     return jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x
 
 
-def _after(events: tuple[Event, ...], which, counted, t, before: State) -> State:
+def _after(events: tuple[Event, ...], which, counted, t, before: Any) -> Any:
     """The state behind an event; unchanged where none counts."""
     number = jnp.where(counted, which, len(events))
     # Functions, as methods of modules with traced arrays have no hash.
@@ -502,12 +497,6 @@ def _with_misfit(events: Events, found: Misfit) -> Events:
     fields = lambda x: (x.misfit, x.misfit_index, x.misfit_time)  # noqa: E731
     pick = lambda new, old: jnp.where(worse, jax.lax.stop_gradient(new), old).astype(old.dtype)  # noqa: E731
     return eqx.tree_at(fields, events, jax.tree.map(pick, tuple(found), fields(events)))
-
-
-def _residual(system, t, state: State):
-    """The largest constraint residual, at both levels."""
-    found = constraint_residuals(system, t, state.q, state.v)
-    return jnp.max(jnp.abs(jnp.concatenate([found.phi, found.phi_dot])), initial=0.0)
 
 
 def _column(mask, x):

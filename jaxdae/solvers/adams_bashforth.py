@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.solvers.base import AbstractTracedSolver
+from jaxdae.solvers.quintic import QuinticHermite, two_derivatives
 
 # Of the first steps. Its error in a step is of order 6, below that of any of the methods.
 _FIRST: Any = diffrax.Dopri5.tableau
@@ -45,10 +46,12 @@ class AdamsBashforth(AbstractTracedSolver):
     and those after a declared jump of an input (`diffrax.ClipStepSizeController`), are made by the
     Runge-Kutta method of order 5 of `diffrax.Dopri5`, whose errors are below those of the method.
 
-    There is no estimate of the error: steps are fixed. Rows between steps are cubic Hermite
-    interpolations, of order 3. `Projected` and controllers that are sampled change the ends of
-    steps, and are refused. As each step depends on those before, kernels, which make its steps, do
-    not differentiate them: gradients are those of the plain program, in both modes.
+    There is no estimate of the error: steps are fixed. Rows between steps are on Hermite's
+    polynomials, of the order of the method: of degree 3, which take one evaluation more for each
+    step, or above order 4 of degree 5, which also differentiate the right-hand side along the
+    motion at both ends of each step. `Projected` and controllers that are sampled change the ends
+    of steps, and are refused. As each step depends on those before, kernels, which make its steps,
+    do not differentiate them: gradients are those of the plain program, in both modes.
 
     Its roots of stability, `zeta^k - zeta^(k-1) - z (b_1 zeta^(k-1) + … + b_k) = 0`, are known to
     `jaxdae.step_limit` and `Baumgarte.for_step`.
@@ -63,9 +66,6 @@ class AdamsBashforth(AbstractTracedSolver):
     steps: int = eqx.field(default=4, static=True)
 
     term_structure: ClassVar[Any] = diffrax.AbstractTerm
-    interpolation_cls: ClassVar[Callable[..., diffrax.ThirdOrderHermitePolynomialInterpolation]] = (
-        diffrax.ThirdOrderHermitePolynomialInterpolation
-    )
     remembers: ClassVar[bool] = True
 
     def __check_init__(self):
@@ -81,6 +81,12 @@ class AdamsBashforth(AbstractTracedSolver):
         nodes = -np.arange(self.steps, dtype=float)
         powers = np.arange(self.steps)
         return np.linalg.solve(nodes[None] ** powers[:, None], 1.0 / (powers + 1.0))
+
+    @property
+    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Dense output: Hermite's polynomial of degree 3, or 5 above order 4."""
+        cubic = diffrax.ThirdOrderHermitePolynomialInterpolation
+        return cubic if self.steps <= 4 else QuinticHermite
 
     def order(self, terms):
         """Order of convergence: the number of steps."""
@@ -115,8 +121,13 @@ class AdamsBashforth(AbstractTracedSolver):
         ages = jnp.concatenate([jnp.zeros(1, dtype), past.ages])[:count] + h
         newest = jax.tree.map(lambda x: x[:count], rates)
         new = _chosen(still, past, History(newest, ages, jnp.minimum(known + 1, count)))
-        k0, k1 = (jax.tree.map(lambda x: h * x, x) for x in (first, rate(t1, end)))
-        dense = {"y0": y0, "y1": end, "k0": k0, "k1": k1}
+        dense = {"y0": y0, "y1": end}
+        if self.steps <= 4:
+            ends = (first, rate(t1, end))
+            dense["k0"], dense["k1"] = (jax.tree.map(lambda x: h * x, x) for x in ends)
+        else:
+            dense["k0"], dense["c0"] = two_derivatives(rate, t0, y0, h)
+            dense["k1"], dense["c1"] = two_derivatives(rate, t1, end, h)
         return end, None, dense, new, diffrax.RESULTS.successful
 
 

@@ -1,5 +1,6 @@
 """Differential-algebraic equations that need not be mechanics, as solvers take them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.derivatives.functions import with_nan_safe_derivative
+from jaxdae.linalg.lu import factored
 from jaxdae.reprs import Module
 from jaxdae.solvers.constrained_term import AbstractConstrainedTerm
 from jaxdae.systems.dae import Variables
@@ -57,20 +59,31 @@ class DAEAt(Module):
         inertial = change if mass is None else mass @ change
         return jnp.concatenate([inertial - h * rate, equations.constraints(t, variables)])
 
-    def residual_with_safe_derivative(self, h, change):
-        """The same; its derivatives in reverse mode leave failed members of a batch alone."""
+    def explicit_change(self, h):
+        """`h dy/dt`, with the mass matrix put in, and the constraints, of semi-explicit equations.
+
+        What is not finite is NaN, at which steps are refused.
+        """
+        t, variables, equations = self.t, self.variables, self.equations
+        mass, rate = equations.mass(t, variables), equations.rate(t, variables)
+        rate = rate if mass is None else factored(mass)(rate)
+        found = jnp.concatenate([h * rate, equations.constraints(t, variables)])
+        return jnp.where(jnp.isfinite(found), found, jnp.nan)
+
+    def safe(self, function: Callable, *arguments):
+        """A method; its derivatives in reverse mode leave failed members of a batch alone."""
         if self.in_kernel:
-            return self.residual(h, change)
-        shape = eqx.filter_eval_shape(type(self).residual, self, h, change)
-        return with_nan_safe_derivative(type(self).residual, shape, self, h, change)
+            return function(self, *arguments)
+        shape = eqx.filter_eval_shape(function, self, *arguments)
+        return with_nan_safe_derivative(function, shape, self, *arguments)
 
 
 class DAETerm(AbstractConstrainedTerm):
     r"""Equations declared as `jaxdae.DAE`, where an `ODETerm` has a vector field.
 
-    For `RadauIIA` in `diffrax.diffeqsolve`. States are `(Variables(y, z), None)`, with rates in
-    place of `z` where the declaration is a `residual`; arguments `(dae, None, controller)`, the
-    last of which may be `None`.
+    For `RadauIIA` and, of index 1, `Rodas5P` in `diffrax.diffeqsolve`. States are `(Variables(y,
+    z), None)`, with rates in place of `z` where the declaration is a `residual`; arguments `(dae,
+    None, controller)`, the last of which may be `None`.
 
     Args:
         in_kernel: whether a kernel traces it.

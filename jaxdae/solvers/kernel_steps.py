@@ -64,6 +64,7 @@ def step_method(
     name = type(solver).__name__
     if isinstance(solver, AbstractTracedSolver):
         of_motions = enforces_constraints(solver) or solver.takes_parts
+        of_motions |= equations is not None and equations.always
         return SolverSteps(solver, equations if of_motions else None)
     if splits(solver):
         return f"{name} splits the rate into an explicit and an implicit part"
@@ -152,11 +153,13 @@ class ConstrainedEquations(NamedTuple):
             controller)`, and 1 or -1: kernels take times as increasing.
         parameters: shapes of these.
         unravel: from a state as one vector to its structure.
+        always: whether there is no rate, and every solver is given the term.
     """
 
     make: Callable
     parameters: tuple
     unravel: Callable
+    always: bool = False
 
 
 class SolverSteps(AbstractStepMethod):
@@ -174,7 +177,7 @@ class SolverSteps(AbstractStepMethod):
     def carried(self, states: int) -> int:
         # Those of Runge-Kutta methods hand on a rate alone, and whether there is one: a branch.
         one_step = isinstance(self.solver, diffrax.AbstractRungeKutta)
-        return 0 if one_step else packed_size(self._shapes(_zeros(states))[0])
+        return 0 if one_step else packed_size(self._carry_shapes(_zeros(states)))
 
     @property
     def remembers(self) -> bool:
@@ -186,7 +189,7 @@ class SolverSteps(AbstractStepMethod):
         return isinstance(self.solver, AbstractIterativeSolver)
 
     def dense_shape(self, states: int) -> tuple[int, ...]:
-        return (packed_size(self._shapes(_zeros(states))[1]),)
+        return (packed_size(self._dense_shapes(_zeros(states))),)
 
     def init(self, rate: Callable, t0, y0):
         if not self.carried(y0.size):
@@ -203,13 +206,14 @@ class SolverSteps(AbstractStepMethod):
         count = self.carried(y0.size)
         known = carry is not None and count > 0
         if known:
-            state = unpacked(carry, self._shapes(y0)[0])
+            state = unpacked(carry, self._carry_shapes(y0))
         else:
             state = self.solver.init(term, t0, t1, tree, args)
         # What has been begun here is of here.
         (y1, error, dense, state, result), counts = step_in_kernel(
             self.solver, term, t0, t1, tree, args, state, made_jump=count == 0
         )
+        self._known["dense", y0.size, y0.dtype] = _shapes_of(_within(dense))
         y1 = jnp.where(diffrax.is_okay(result), _vector(y1, y0), jnp.nan)
         none = jnp.zeros_like(y0)
         return Step(
@@ -221,7 +225,7 @@ class SolverSteps(AbstractStepMethod):
         )
 
     def interpolate(self, t0, t1, y0, y1, dense, t):
-        parts = unpacked(dense, self._shapes(y0)[1])
+        parts = unpacked(dense, self._dense_shapes(y0))
         make: Any = self.solver.interpolation_cls
         ends = {"y0": self._tree(y0), "y1": self._tree(y1)}
         return _vector(make(t0=t0, t1=t1, **ends, **parts).evaluate(t), y0)
@@ -234,26 +238,42 @@ class SolverSteps(AbstractStepMethod):
     def _tree(self, y):
         return y if self.equations is None else self.equations.unravel(y)
 
-    def _shapes(self, y0):
-        """Of the solver's state, and of what its dense output is made of; traced once."""
-        known = vars(self).get("known")
-        if known is None or known[0] != (y0.size, y0.dtype):
-            known = (y0.size, y0.dtype), self._traced_shapes(y0)
-            object.__setattr__(self, "known", known)  # beside the fields
-        return known[1]
+    def _carry_shapes(self, y0):
+        """Of what the solver hands from step to step."""
+        return self._traced("carry", self._begun, y0)
 
-    def _traced_shapes(self, y0):
-        parameters = () if self.equations is None else self.equations.parameters
+    def _dense_shapes(self, y0):
+        """Of what its dense output is made of: of a step, which takes longer to trace."""
 
-        def one(t, y, *parameters):
-            term, args, _ = self._terms(_Still(parameters))
-            tree = self._tree(y)
-            state = self.solver.init(term, t, t, tree, args)
+        def made(t, y, *parameters):
+            state, (term, args, tree) = self._begun(t, y, *parameters), self._given(y, parameters)
             given = term, t, t, tree, args, state
             (_, _, dense, *_), _ = step_in_kernel(self.solver, *given, made_jump=True)
-            return state, _within(dense)
+            return _within(dense)
 
-        return eqx.filter_eval_shape(one, jnp.zeros((), y0.dtype), y0, *parameters)
+        return self._traced("dense", made, y0)
+
+    def _given(self, y, parameters):
+        term, args, _ = self._terms(_Still(parameters))
+        return term, args, self._tree(y)
+
+    def _begun(self, t, y, *parameters):
+        term, args, tree = self._given(y, parameters)
+        return self.solver.init(term, t, t, tree, args)
+
+    def _traced(self, name: str, function: Callable, y0):
+        """Shapes of a function of time, state and parameters; traced once, or where it is used."""
+        key = name, y0.size, y0.dtype
+        if key not in self._known:
+            parameters = () if self.equations is None else self.equations.parameters
+            zero = jnp.zeros((), y0.dtype)
+            self._known[key] = eqx.filter_eval_shape(function, zero, y0, *parameters)
+        return self._known[key]
+
+    @property
+    def _known(self) -> dict[tuple, Any]:
+        """Shapes that have been found."""
+        return vars(self).setdefault("known", {})  # beside the fields
 
 
 class _Still(NamedTuple):
@@ -264,6 +284,11 @@ class _Still(NamedTuple):
     def __call__(self, t, y):
         del t
         return y
+
+
+def _shapes_of(tree):
+    shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if _is_array(x) else x  # noqa: E731
+    return jax.tree.map(shape, tree)
 
 
 def _vector(tree, like):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxdae.linalg.lu import inverse_factors, product, refined
+from jaxdae.linalg.lu import complex_inverse_factors, inverse_factors, product, refined
 
 MOST_ITERATIONS = 40
 # Long symmetric steps, such as of 0.8 rad of a pendulum, take tens of iterations; others some five.
@@ -76,6 +76,13 @@ class Factors(NamedTuple):
     def of(cls, matrix, added=None) -> "Factors":
         """From `A` and what is added to its diagonal, see `inverse_factors`."""
         return cls(*inverse_factors(matrix, added))
+
+    @classmethod
+    def of_pair(cls, real, imaginary) -> "Factors":
+        """Of `[[A, -B], [B, A]]`, by those of the complex matrix `A + i B`, of half its size."""
+        parts = complex_inverse_factors(real, imaginary)
+        blocks = [jnp.block([[a, -b], [b, a]]) for a, b in (parts[:2], parts[2:])]
+        return cls(*blocks)
 
     def solved(self, right):
         """`A^-1 b`."""

@@ -34,7 +34,7 @@ def begin(here: DAEAt, t0) -> Past:
     return Past(changes, jnp.zeros(0, entries.dtype), jnp.ones((), t0.dtype))
 
 
-def step(terms, t0, t1, y0, args, past: Past, made_jump, *, in_kernel: bool):
+def step(terms, t0, t1, y0, args, past: Past, made_jump):
     r"""One step, as `RadauIIA.counted_step` returns it; one of no length changes nothing.
 
     Collocation of `y` and, at its nodes, of `z`: constraints hold in all stages, the last of which
@@ -60,7 +60,7 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump, *, in_kernel: bool):
 
     def all_stages(x):
         changes = product(inverse, x[:, :n])
-        return jax.vmap(lambda t, s, x: at(t, x).residual_with_safe_derivative(h, s))(
+        return jax.vmap(lambda t, s, x: at(t, x).safe(DAEAt.residual, h, s))(
             jnp.stack(times), changes, start + x
         )
 
@@ -74,7 +74,7 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump, *, in_kernel: bool):
         inertia = jax.jacfwd(lambda s: at(times[1], there).residual(h, s))(moving)
     inertia = jnp.zeros((unknowns, unknowns), dtype).at[: len(inertia), :n].set(inertia)
     inertia, linear = jax.lax.stop_gradient((inertia, linear))
-    matrix = StageMatrix.of(inertia, linear, jnp.zeros(unknowns, dtype), in_kernel=in_kernel)
+    matrix = StageMatrix.of(inertia, linear, jnp.zeros(unknowns, dtype), pivots=True)
     sizes = partial(_sizes, start=start, inertia=inertia, linear=linear, n=n, index=index)
 
     def solve(function, guess):

@@ -90,35 +90,11 @@ class Past(NamedTuple):
     step: Any
 
 
-class _ComplexPair(NamedTuple):
-    """A matrix `[[A, -B], [B, A]]` by inverse factors of `A + i B`, of half its size.
-
-    Args:
-        factors: of the latter.
-    """
-
-    factors: Factors
-
-    def solved(self, right):
-        """The solution of linear equations."""
-        return self._by(self.factors.solved, right)
-
-    def transposed(self, right):
-        """The same of the transposed equations: those of the conjugate transposed matrix."""
-        first, then = self.factors
-        return self._by(Factors(first.conj(), then.conj()).transposed, right)
-
-    @staticmethod
-    def _by(solve: Callable, right):
-        solution = solve(jax.lax.complex(*jnp.split(right, 2)))
-        return jnp.concatenate([solution.real, solution.imag])
-
-
 class StageMatrix(NamedTuple):
     """The matrix `A^-1 (x) E + I (x) F` of simplified Newton iterations, by inverse factors.
 
-    With `A^-1` in its real form it is one of `g E + F`, and a complex one of the same size; in
-    kernels, which have no complex numbers, a real one of twice that [HairerWanner1996, IV.8].
+    With `A^-1` in its real form it is one of `g E + F`, and one of twice that size, whose factors
+    are those of a complex one of the same size [HairerWanner1996, IV.8].
 
     Args:
         real: the first.
@@ -126,17 +102,21 @@ class StageMatrix(NamedTuple):
     """
 
     real: Factors
-    pair: Any
+    pair: Factors
 
     @classmethod
-    def of(cls, inertia, linear, added, *, in_kernel: bool) -> "StageMatrix":
-        """From `E` and `F`, and what is added to the diagonal of `F`."""
+    def of(cls, inertia, linear, added, *, pivots: bool) -> "StageMatrix":
+        """From `E` and `F`, and what is added to the diagonal of `F`.
+
+        Without `pivots` by `inverse_factors` of a real matrix of twice the size, which kernels take
+        in a known order where it is large.
+        """
         first, second = _ALPHA * inertia + linear, _BETA * inertia
-        if in_kernel:
+        if pivots:
+            pair = Factors.of_pair(first + jnp.diag(added), second)
+        else:
             both = jnp.block([[first, -second], [second, first]])
             pair = Factors.of(both, jnp.tile(added, 2))
-        else:
-            pair = _ComplexPair(Factors.of(jax.lax.complex(first, second), added))
         return cls(Factors.of(GAMMA * inertia + linear, added), pair)
 
     def solved(self, right):

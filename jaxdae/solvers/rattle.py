@@ -16,6 +16,7 @@ from jaxdae.linalg.lu import product, refined
 from jaxdae.solvers.base import AbstractIterativeSolver, AbstractStatelessSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
 from jaxdae.solvers.newton import Counts, filled, nothing_yet, root
+from jaxdae.solvers.quintic import QuinticHermite, two_derivatives
 from jaxdae.systems import constraint_residuals, State
 from jaxdae.systems.dynamics import momentum
 from jaxdae.systems.kinematics import along_motion, coordinate_rate, has_rate
@@ -81,12 +82,13 @@ class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
     Of dependent constraints, such as those of redundant loops, motions are determined all the same.
 
     It is for `Multipliers()` without stabilization, and for fixed steps: it has no error estimate,
-    and steps that follow the motion would lose what symmetric ones keep. Dense output is a cubic
-    polynomial, of order 4, and projected onto the constraints. `Trajectory.multipliers`, computed
-    from the states, are of the order of the method. Derivatives are those of the discrete motion,
-    by the implicit function theorem, in both modes. Kernels make its steps for up to some thirty
-    coordinates and independent constraints; what is larger `backend="auto"` leaves to the plain
-    backend. Forces that depend on the multipliers are refused.
+    and steps that follow the motion would lose what symmetric ones keep. Rows between steps are on
+    Hermite's polynomials, cubic ones of order 4 or, for order 6, quintic ones of order 6, and are
+    projected onto the constraints. `Trajectory.multipliers`, computed from the states, are of the
+    order of the method. Derivatives are those of the discrete motion, by the implicit function
+    theorem, in both modes. Kernels make its steps for up to some thirty coordinates and independent
+    constraints; what is larger `backend="auto"` leaves to the plain backend. Forces that depend on
+    the multipliers are refused.
 
     Args:
         order: of convergence: 2, 4 or 6.
@@ -97,9 +99,6 @@ class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
 
     parts: tuple[float, ...] = eqx.field(static=True)
     term_structure: ClassVar[Any] = ConstrainedTerm
-    interpolation_cls: ClassVar[Callable[..., Any]] = (
-        diffrax.ThirdOrderHermitePolynomialInterpolation
-    )
 
     def __init__(self, order: int = 2):
         if order not in tuple(_PARTS):
@@ -113,6 +112,12 @@ class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
         """Order of convergence of positions and velocities."""
         del terms
         return next(order for order, parts in _PARTS.items() if parts == self.parts)
+
+    @property
+    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Dense output: Hermite's polynomial of degree 3, or 5 for order 6."""
+        cubic = diffrax.ThirdOrderHermitePolynomialInterpolation
+        return QuinticHermite if self.order(None) == 6 else cubic
 
     def counted_step(
         self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
@@ -153,9 +158,16 @@ class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
             return jnp.where(still, before, jnp.where(counts.converged > 0, after, jnp.nan))
 
         y1 = jax.tree.map(end, start, state), None
-        slopes = (_slope(equations(sign * t, y[0]), length) for t, y in ((t0, y0), (t1, y1)))
-        k0, k1 = ((x, None) for x in slopes)
-        dense = {"y0": y0, "y1": y1, "k0": k0, "k1": k1}
+        dense = {"y0": y0, "y1": y1}
+        for name, t, y in (("0", t0, start), ("1", t1, y1[0])):
+            if self.order(None) == 6:
+                rate = lambda t, y: _rate(equations(t, y))  # noqa: E731
+                slope, bend = two_derivatives(rate, sign * t, y, length)
+                dense["c" + name] = bend, None
+            else:
+                rate = _rate(equations(sign * t, y))
+                slope = jax.tree.map(lambda x: length.astype(x.dtype) * x, rate)
+            dense["k" + name] = slope, None
         return (y1, None, dense, None, diffrax.RESULTS.successful), counts
 
 
@@ -259,12 +271,12 @@ def _added(mass, jac):
     return -small * jnp.sum(jac**2) / jnp.sum(jnp.abs(jnp.diagonal(mass)))
 
 
-def _slope(here, length) -> State:
-    """`h dy/dt` at a state, by `M a + J^T lam = f`, `J a + gamma = 0`."""
+def _rate(here) -> State:
+    """`dy/dt` at a state, by `M a + J^T lam = f`, `J a + gamma = 0`."""
     d = here.dynamics
     n, c = d.force.size, d.gamma.size
     matrix = jnp.block([[d.mass, d.jac.T], [d.jac, jnp.zeros((c, c), d.mass.dtype)]])
     added = filled((d.force, d.gamma), 0.0, _added(d.mass, d.jac))
     solution = refined(matrix, jnp.concatenate([d.force, -d.gamma]), added)
     rate, _ = here.rate(solution[:n])
-    return jax.tree.map(lambda x: length.astype(x.dtype) * x, rate)
+    return rate

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.linalg.lu import factored, product
 from jaxdae.solvers.base import AbstractStatelessSolver
+from jaxdae.solvers.dae_term import DAEAt, DAETerm
 
 # The coefficients as they are published, for stages that need no product with the Jacobian: with
 # `Gamma` the matrix of gamma_ij they are alpha Gamma^-1, and 1 / gamma - Gamma^-1 below the
@@ -99,6 +100,11 @@ class DenseOutput(diffrax.AbstractLocalInterpolation):
         return jax.tree.map(between, self.y0, self.y1, self.k)
 
 
+def _is_of_equations(terms) -> bool:
+    """Whether a term, or what is within a wrapper for times that run backward, is a `DAETerm`."""
+    return isinstance(getattr(terms, "term", terms), DAETerm)
+
+
 class Rodas5P(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
     r"""The Rosenbrock-Wanner method of order 5 for stiff equations [Steinebach2023].
 
@@ -121,6 +127,10 @@ class Rodas5P(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
     multiplications. Stiff vibrations that nothing damps are followed by steps that resolve them;
     longer ones damp them. The right-hand side has to be smooth within steps, and differentiable in
     forward mode.
+
+    `jaxdae.solve` takes it for semi-explicit equations of index 1: the identity above has zeros for
+    algebraic variables, whose equations hold at the ends of steps to the order of the method; rows
+    have `z` anew from `y`. Equations of index 2, and those of a `residual`, are for `RadauIIA`.
 
     It runs in `diffrax.diffeqsolve` by itself, too. Kernels make its steps, and the derivatives
     of these in both modes, for up to some thirty states; what is larger `backend="auto"` leaves to
@@ -151,26 +161,35 @@ class Rodas5P(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
         start, unravel = ravel_pytree(y0)
         t0, t1, dtype = jnp.asarray(t0), jnp.asarray(t1), start.dtype
         h, control = t1 - t0, terms.contr(t0, t1)
+        inertia = jnp.ones_like(start)
+        if _is_of_equations(terms):  # algebraic variables and their equations come last
+            (variables, _) = y0
+            count = ravel_pytree(variables.y)[0].size
+            inertia = inertia.at[count:].set(0.0)
 
         def change(t, y):
-            """`h f(t, y)`."""
+            """`h f(t, y)`, and the constraints of differential-algebraic equations."""
+            if _is_of_equations(terms):
+                return terms.vf(t, unravel(y), args).safe(DAEAt.explicit_change, control)
             return ravel_pytree(terms.vf_prod(t, unravel(y), args, control))[0].astype(dtype)
 
         slope = jax.jvp(lambda t: change(t, start), (t0,), (h,))[1]  # h^2 df/dt
         jacobian = jax.jacfwd(partial(change, t0))(start)
-        solve = factored(jnp.eye(start.size, dtype=dtype) - _GAMMA * jacobian)
+        solve = factored(jnp.diag(inertia) - _GAMMA * jacobian)
 
         def stage(k, row):
             i, alpha, coupling, c, gamma = row
             t = jnp.where(c == 1, t1, t0 + c * h)
             known = change(t, start + product(alpha, k)) + gamma * slope
-            return k.at[i].set(solve(_GAMMA * (known + product(coupling, k)))), None
+            return k.at[i].set(solve(_GAMMA * (known + inertia * product(coupling, k)))), None
 
         weights = _below(_ALPHA), _below(_COUPLING), _SLOPES
         alphas, couplings, slopes = (jnp.asarray(x, dtype) for x in weights)
         times = jnp.asarray(_TIMES, h.dtype)
         rows = np.arange(_TIMES.size), alphas, couplings, times, slopes
         k, _ = jax.lax.scan(stage, jnp.zeros((_TIMES.size, start.size), dtype), rows)
+        if _is_of_equations(terms):  # of which a step of no length would move algebraic variables
+            k = jnp.where(control == 0, jnp.zeros_like(k), k)
         error = k[-1]
         # The last stage begins at the solution of order 4.
         y1 = unravel(start + product(alphas[-1], k) + error)

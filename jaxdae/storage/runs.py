@@ -31,11 +31,20 @@ ROWS = (
 # Positions of points, and their velocities: rows as well.
 PLACES, RATES = "drawing.places", "drawing.rates"
 _FORMAT, _VERSION, _SUFFIX = "jaxdae trajectory", 1, ".npz"
+# Kinds of runs in files, and what of each there is at least: motions of systems, and
+# differential-algebraic equations, whose arrays have the names of their variables.
+MOTION, EQUATIONS = "", "equations"
+_READ_BY = {MOTION: "Trajectory", EQUATIONS: "DAETrajectory"}
+# First parts of names of arrays that have rows.
+_ROW_HEADS = ("u", "drawing", "y", "z", "y_dot", "violation")
 # Of files that `save` does not write.
 _OTHERS = (
     ".csv", ".nc", ".h5", ".zarr", ".parquet", ".json", ".xlsx", ".npy", ".mat", ".html", ".txt",
 )  # fmt: skip
-_NEEDED = ("ts", "q", "v", "w", "final_time", "result")
+_NEEDED = {
+    MOTION: ("ts", "q", "v", "w", "final_time", "result"),
+    EQUATIONS: ("ts", "final_time", "result", "success"),
+}
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, EOFError, OverflowError, MemoryError, RuntimeError,
     AttributeError, zipfile.BadZipFile, zlib.error,
@@ -63,6 +72,8 @@ class About:
         versions: releases of `jaxdae` and `jax` that made the run.
         drawing: names of the points and what joins them, where the system declares points.
         events: names of events, as far as the run had some.
+        kind: of run, `MOTION` or `EQUATIONS`.
+        structure: of pytrees whose leaves are arrays, with the names of these.
     """
 
     model: str = ""
@@ -81,6 +92,8 @@ class About:
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     drawing: Mapping[str, Any] | None = None
     events: tuple[str, ...] = ()
+    kind: str = MOTION
+    structure: Any = None
 
 
 class TrajectoryFileError(ValueError):
@@ -134,8 +147,12 @@ def shared_times(ts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     return (times, reached) if same.tobytes() == ts.tobytes() else None
 
 
-def read(path: str | Path) -> tuple[dict[str, np.ndarray], About]:
+def read(path: str | Path, kind: str = MOTION) -> tuple[dict[str, np.ndarray], About]:
     """The arrays of a trajectory that `write` has written, and what is said of it.
+
+    Args:
+        path: of the file.
+        kind: of run that is wanted.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -154,7 +171,12 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], About]:
         with np.load(path, allow_pickle=False) as file:
             about: Any = json.loads(str(file["about"])) if "about" in file else None
             if not isinstance(about, dict) or about.get("format") != _FORMAT:
-                raise _error(path, "holds no trajectory; give one that Trajectory.save has written")
+                raise _error(
+                    path, f"holds no trajectory; give one that {_READ_BY[kind]}.save has written"
+                )
+            if about.get("kind", MOTION) != kind:
+                found = _READ_BY.get(about["kind"], "a later release")
+                raise _error(path, f"holds a run of another kind: read it by {found}.load(path)")
             if int(about["version"]) > _VERSION:
                 release = about.get("versions", {}).get("jaxdae", "a later release")
                 raise _error(
@@ -178,7 +200,7 @@ def _checked(about: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, n
         x = arrays[name]
         if x.dtype.str != dtype or list(x.shape) != shape:
             raise ValueError(f"{name} is {x.dtype}{list(x.shape)}, not {dtype}{shape}")
-    missing = [name for name in _NEEDED if name not in arrays]
+    missing = [name for name in _NEEDED[about.get("kind", MOTION)] if name not in arrays]
     if missing:
         raise ValueError(f"it has no {missing[0]}")
     reached = arrays.pop("reached", None)
@@ -187,8 +209,9 @@ def _checked(about: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, n
         infinity = np.asarray(np.inf, every.dtype)
         arrays["ts"] = every if reached.all() else np.where(reached, every, infinity)
     _check_shapes({name: x.shape for name, x in arrays.items()})
-    # Earlier releases wrote no drawings, solvers and events.
-    about = {"drawing": None, "solver": "", "why_solver": None, "events": ()} | about
+    # Earlier releases wrote no drawings, solvers, events and kinds.
+    earlier = {"drawing": None, "solver": "", "why_solver": None, "events": ()}
+    about = earlier | {"kind": MOTION, "structure": None} | about
     fields = {x.name: about[x.name] for x in dataclasses.fields(About)}
     fields["labels"] = {name: tuple(x) for name, x in fields["labels"].items()}
     fields |= {name: tuple(fields[name]) for name in ("axes", "left_out", "events")}
@@ -199,7 +222,7 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Axes of the batch come first in every array, then time in those that have rows."""
     batch, rows = shapes["final_time"], shapes["ts"]
     for name, shape in shapes.items():
-        first = rows if name in ROWS or name.startswith(("u.", "drawing.")) else batch
+        first = rows if name in ROWS or name.partition(".")[0] in _ROW_HEADS else batch
         if rows[:-1] != batch or shape[: len(first)] != first:
             raise ValueError(f"{name} has shape {shape}, times {rows} and members {batch}")
 

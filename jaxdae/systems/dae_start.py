@@ -1,6 +1,7 @@
 """Consistent starts of differential-algebraic equations: what is held, and what moves."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -206,24 +207,11 @@ def _lengths(rows):
 def _implicit(equations: DAEEquations, t, y, z, moves):
     """Variables and rates of implicit equations, from vectors and what makes pytrees of them."""
     (y, of_y), (z, of_z) = y, z
-    n = y.size
 
     def residual(t, y, z):
         return equations.residual(t, Variables(of_y(y), of_z(z)))
 
-    def beside(t, y, z):
-        """Projection onto what the derivative by rates does not reach, and what it is applied to.
-
-        Equations are scaled: those with rates by their derivatives by these, others are not.
-        """
-        matrix = jax.jacfwd(residual, 2)(t, y, z)
-        columns = _lengths(matrix.T).T
-        rows = _lengths(matrix / columns)
-        scaled = matrix / columns / rows
-        tolerance = float(jnp.finfo(y.dtype).eps) ** 0.75
-        inverse = jnp.linalg.pinv(scaled, rtol=tolerance)
-        return jnp.eye(n, dtype=y.dtype) - scaled @ inverse, rows[:, 0]
-
+    beside = partial(_beside_rates, residual)
     project, rows = beside(t, y, z)
     gradients = project @ (jax.jacfwd(residual, 1)(t, y, z) / rows[:, None])
     gradients = jnp.where(moves, gradients, 0.0)
@@ -263,6 +251,67 @@ def _implicit(equations: DAEEquations, t, y, z, moves):
     found = root(conditions, jnp.concatenate([mu, root(for_rates, z)]))
     mu, z = jnp.split(found, 2)
     return y + gradients.T @ mu, z
+
+
+def nearest(equations: DAEEquations, index: int, t, variables: Variables) -> Variables:
+    """Consistent values next to those of a run; NaN where there are none."""
+    found = consistent(equations, index, t, variables)
+    limit = float(jnp.finfo(dtype_of(variables)).eps) ** 0.5
+    good = jnp.all(violation(equations, index, t, found).distance <= limit)
+    return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), found)
+
+
+def rates(equations: DAEEquations, index: int, t, variables: Variables) -> Variables:
+    """Rates of consistent variables along the motion, those of `z` from the equations' derivatives.
+
+    At index 1 `z' = -(dg/dz)^-1 (dg/dt + dg/dy y')` with `g` the constraints, at index 2 with their
+    derivative by time; of a `residual` from those of the consistent start.
+
+    Args:
+        equations: of a declaration and a controller.
+        index: of them.
+        t: time [s].
+        variables: that satisfy the equations.
+    """
+    one, (z, of_z) = jnp.ones_like(t), ravel_pytree(variables.z)
+    if equations.implicit:
+        y, of_y = ravel_pytree(variables.y)
+
+        def residual(t, y, z):
+            return equations.residual(t, Variables(of_y(y), of_z(z)))
+
+        def conditions(t, y, z):
+            """Of rates: the residual, its algebraic part in the form of a derivative by time."""
+            drift = jax.jvp(lambda t, y: residual(t, y, z), (t, y), (one, z))[1]
+            project, rows = _beside_rates(residual, t, y, z)
+            value = residual(t, y, z) / rows
+            return value - project @ value + project @ (drift / rows)
+
+        drift = jax.jvp(lambda t, y: conditions(t, y, z), (t, y), (one, z))[1]
+        by_z = jax.jacfwd(conditions, 2)(t, y, z)
+        return Variables(variables.z, of_z(jnp.linalg.solve(by_z, -drift)))
+    y_dot = ravel_pytree(variables.y)[1](equations.explicit_rate(t, variables))
+    if index == 0:
+        return Variables(y_dot, jax.tree.map(jnp.zeros_like, variables.z))
+    of = equations.constraints if index == 1 else equations.rate_of_constraints
+    fixed = lambda t, y: of(t, variables._replace(y=y))  # noqa: E731
+    drift = jax.jvp(fixed, (t, variables.y), (one, y_dot))[1]
+    by_z = jax.jacfwd(lambda z: of(t, variables._replace(z=of_z(z))))(z)
+    return Variables(y_dot, of_z(jnp.linalg.solve(by_z, -drift)))
+
+
+def _beside_rates(residual: Callable, t, y, z):
+    """Projection onto what the derivative by rates does not reach, and what it is applied to.
+
+    Equations are scaled: those with rates by their derivatives by these, others are not.
+    """
+    matrix = jax.jacfwd(residual, 2)(t, y, z)
+    columns = _lengths(matrix.T).T
+    rows = _lengths(matrix / columns)
+    scaled = matrix / columns / rows
+    tolerance = float(jnp.finfo(y.dtype).eps) ** 0.75
+    inverse = jnp.linalg.pinv(scaled, rtol=tolerance)
+    return jnp.eye(y.size, dtype=y.dtype) - scaled @ inverse, rows[:, 0]
 
 
 class DAEViolation(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TIMED = (
     "single_run", "batch", "adaptive_batch", "gradient", "identification", "scaling",
-    "first_result", "right_hand_side", "work_precision",
+    "first_result", "repeated_calls", "right_hand_side", "work_precision",
 )  # fmt: skip
 # What the page takes from rows of a file beside `code`, `problem` and `seconds`.
 FIELDS = {
@@ -21,6 +21,7 @@ FIELDS = {
     "identification": {"first", "off"},
     "scaling": {"section", "links"},
     "first_result": {"section", "cpu_seconds"},
+    "repeated_calls": {"section"},
     "right_hand_side": {"setting", "run_seconds"},
     "work_precision": {"setting", "error", "steps", "evaluations"},
 }

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from jaxdae.kernels import native
-from jaxdae.linalg.lu import factored, FactoredSolver, inverse_factors, MOST_PIVOTED
+from jaxdae.linalg.lu import (
+    complex_inverse_factors,
+    factored,
+    FactoredSolver,
+    inverse_factors,
+    MOST_PIVOTED,
+)
 
 
 def solution(matrix, right):
@@ -105,3 +111,24 @@ def test_a_zero_on_the_diagonal_waits_for_what_is_beside_it(rng):
         found = native(solved, *arguments)(mass, jac, right, added)
         expected = np.linalg.solve(matrix + np.diag(added), right)
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)  # some ten products
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_factors_of_complex_matrices_need_pivots_and_have_them(rng, n):
+    """In kernels and by LAPACK, beside a zero where the first pivot would be."""
+    matrix = rng.normal(size=(n, n)) + 1j * rng.normal(size=(n, n))
+    if n > 1:
+        matrix[0, 0] = 0.0
+    right = rng.normal(size=n) + 1j * rng.normal(size=n)
+    function = lambda real, imaginary: jnp.stack(complex_inverse_factors(real, imaginary))  # noqa: E731
+    given = jnp.asarray(matrix.real), jnp.asarray(matrix.imag)
+    for factors in (function(*given), native(function, *given)(*given)):
+        first, then = (factors[i] + 1j * factors[i + 1] for i in (0, 2))
+        # Round-off of n products, of matrices of a condition of some tens.
+        np.testing.assert_allclose(
+            then @ (first @ right), np.linalg.solve(matrix, right), rtol=1e-11
+        )
+    batch = [jnp.stack([x, jnp.full_like(x, jnp.nan)]) for x in given]
+    found = jax.vmap(native(function, *given))(*batch)
+    np.testing.assert_allclose(found[0], native(function, *given)(*given), rtol=1e-12)
+    assert np.isnan(found[1]).any()

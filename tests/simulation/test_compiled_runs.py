@@ -85,6 +85,28 @@ def test_other_numbers_compile_nothing(fixed, caplog):
     assert np.abs(results[0][0] - results[1][0]).max() > 1e-2
 
 
+def test_a_new_system_compiles_three_programs(caplog, pendulum):
+    """What is declared at its start, its run, findings; one that reads rows serves all systems."""
+    _, start = pendulum
+
+    class New(CartesianPendulum):
+        pass
+
+    class Newer(CartesianPendulum):
+        pass
+
+    made = []
+    for kind in (New, Newer):
+        caplog.clear()
+        with jax.log_compiles(), caplog.at_level("WARNING"):
+            run = simulate(kind(), Multipliers(), start, t1=0.1)
+            made.append((run.q, run.final_state.v))
+        names = [x.split("jit(")[1].split(")")[0] for x in _compiled(caplog)]
+    assert sorted(names) == ["_declared", "_survey_block", "integrated"]
+    for one, other in zip(*made, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.slow
 def test_tolerances_may_be_traced():
     """One compiled program for all of them, from a start that is known to it."""

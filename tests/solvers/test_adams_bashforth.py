@@ -94,7 +94,9 @@ class Damped(jaxdae.System):
 
 
 @pytest.mark.parametrize("steps", [2, 4])
-@pytest.mark.filterwarnings("ignore:the step of", "ignore:the constraints cannot all be satisfied")
+@pytest.mark.filterwarnings(
+    "ignore:the steps? of", "ignore:the constraints cannot all be satisfied"
+)
 def test_runs_decay_below_the_step_limit_and_grow_above_it(steps):
     solver, gains = AdamsBashforth(steps), jaxdae.Baumgarte(K_D=20.0, K_P=100.0)
     limit = jaxdae.step_limit(gains, solver, m=1).limit
@@ -131,25 +133,6 @@ def test_a_step_beyond_the_limit_is_warned_of():
             Damped(), jaxdae.Multipliers(jaxdae.Baumgarte(K_D=20.0, K_P=100.0)),
             jaxdae.State(jnp.zeros(2), jnp.zeros(2)), t1=1.0, dt=0.1, solver=AdamsBashforth(4),
         )  # fmt: skip
-
-
-@pytest.mark.slow
-def test_derivatives_in_both_modes_are_those_of_the_plain_program():
-    def end(speed, adjoint=None, backend: Any = "auto"):
-        state = eqx.tree_at(lambda x: x.v, START, speed * START.v)
-        made = run(state, dt=0.05, solver=AdamsBashforth(4), adjoint=adjoint, backend=backend)
-        return made.q[-1, 0] + made.multipliers[-1, 0]
-
-    reverse = jax.grad(end)(1.0)
-    for adjoint in (None, diffrax.ForwardMode()):
-        forward = jax.jvp(lambda x, a=adjoint: end(x, a), (1.0,), (1.0,))[1]
-        np.testing.assert_allclose(forward, reverse, rtol=1e-12)
-    np.testing.assert_allclose(jax.grad(end)(1.0, None, "plain"), reverse, rtol=1e-12)
-    h = 1e-3
-    near, far = (end(1 + x, None, "plain") - end(1 - x, None, "plain") for x in (h, 2 * h))
-    np.testing.assert_allclose(reverse, (8 * near - far) / (12 * h), rtol=1e-9)
-    with pytest.raises(jaxdae.BackendError, match="hand a state from one to the next"):
-        jax.grad(end)(1.0, None, "native")
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from jax.flatten_util import ravel_pytree
 import jaxdae
 from helpers.systems import DrivenPendulum, RedundantLoop
 from jaxdae.models.chain import Chain
-from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.solvers import ConstrainedTerm, GeneralizedAlpha, Projected
 from jaxdae.solvers.generalized_alpha import coefficients, first_order_coefficients
 
@@ -101,26 +100,6 @@ def test_infinitely_fast_vibrations_and_decays_are_damped_as_asked(rho_inf):
     assert all(radius(x) <= 1 + 1e-12 for x in (0.1, 1.0, 3.0, 10.0))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("index", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_positions_velocities_and_multipliers_are_of_second_order(backend, index):
-    """At the end and in the largest error along the way: no transient at the start."""
-    times = diffrax.SaveAt(ts=jnp.linspace(0.0, 1.0, 11))
-    exact = values(exactly(DrivenPendulum(), SWINGING, saveat=times))
-    errors = []
-    for dt in (0.005, 0.0025):
-        solver = GeneralizedAlpha(0.8, index=index)
-        found = run(DrivenPendulum(), SWINGING, dt=dt, saveat=times, solver=solver, backend=backend)
-        assert found.backend == backend
-        violation = found.violation
-        assert max(np.abs(violation.phi).max(), np.abs(violation.phi_dot).max()) < 1e-13
-        errors.append(
-            [f(np.abs(a - b)) for a, b in zip(values(found), exact, strict=True)
-             for f in (np.max, lambda x: np.max(x[-1]))]
-        )  # fmt: skip
-    np.testing.assert_allclose(np.log2(np.divide(*errors)), 2.0, atol=0.15)
-
-
 @pytest.mark.parametrize("index", [2, 3])
 def test_multipliers_of_its_steps_are_of_second_order_from_the_first_on(index):
     """Those that it hands on, in the step of which the start is the first."""
@@ -139,15 +118,6 @@ def test_multipliers_of_its_steps_are_of_second_order_from_the_first_on(index):
     errors = [abs(float(two(h))) for h in (0.01, 0.005)]
     # Of index 3 the error in a first step may be of higher order.
     assert np.log2(errors[0] / errors[1]) > 1.8
-
-
-def test_a_chain_of_many_links_keeps_its_constraints():
-    links = 30
-    chain = Chain([1.0 / links] * links, [1.0] * links)
-    q = jnp.stack([jnp.arange(1.0, links + 1) / links, jnp.zeros(links)], 1).ravel()
-    found = run(chain, jaxdae.State(q, jnp.zeros(2 * links)), t1=0.1, dt=0.005)
-    assert np.abs(found.violation.phi).max() < 1e-14
-    assert np.abs(found.violation.phi_dot).max() < 1e-14
 
 
 @pytest.mark.slow
@@ -265,31 +235,6 @@ def test_a_run_back_in_time_returns_and_single_precision(backend):
     found = run(DrivenPendulum(), state, dt=0.005, backend=backend)
     assert found.q.dtype == jnp.float32
     np.testing.assert_allclose(found.q[-1], there.q[-1], atol=1e-5)  # of 200 steps
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("index", [2, 3])
-def test_derivatives_in_both_modes(index):
-    """By a length, which the start depends on, too; kernels leave them to the plain program."""
-    base = SliderCrank()
-
-    def end(length, adjoint=None, backend: Any = "auto"):
-        system = eqx.tree_at(lambda x: x.crank_length, base, length * base.crank_length)
-        start = jaxdae.consistent_state(system, *base.start())
-        made = run(
-            system, start, t1=0.2, backend=backend, adjoint=adjoint, dt=0.02,
-            solver=GeneralizedAlpha(0.8, index=index),
-        )  # fmt: skip
-        return jnp.sum(made.q[-1] * jnp.arange(1.0, 4.0)) + made.v[-1, 0] + made.multipliers[-1, 0]
-
-    reverse = jax.grad(end)(1.0)
-    forward = jax.jvp(lambda x: end(x, diffrax.ForwardMode()), (1.0,), (1.0,))[1]
-    np.testing.assert_allclose(forward, reverse, rtol=1e-10)
-    h = 1e-4
-    near, far = (end(1 + x, backend="plain") - end(1 - x, backend="plain") for x in (h, 2 * h))
-    np.testing.assert_allclose(reverse, (8 * near - far) / (12 * h), rtol=1e-7)
-    with pytest.raises(jaxdae.BackendError, match="hand a state from one to the next"):
-        jax.grad(end)(1.0, None, "native")
 
 
 def test_a_member_that_is_no_number_is_alone():

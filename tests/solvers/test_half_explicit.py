@@ -1,6 +1,5 @@
 """The half-explicit method: order of each variable, constraints, derivatives, what it is given."""
 
-from itertools import pairwise
 from typing import Any
 
 import diffrax
@@ -12,7 +11,7 @@ import pytest
 
 import jaxdae
 from helpers.systems import DrivenPendulum, MassOnCircle
-from jaxdae.models import AppellHamel, Chain, KnifeEdge, SliderCrank
+from jaxdae.models import AppellHamel, KnifeEdge, SliderCrank
 from jaxdae.solvers import half_explicit as coefficients, HalfExplicit, Projected
 
 END = diffrax.SaveAt(t1=True)
@@ -51,44 +50,6 @@ def test_coefficients_are_those_of_radau_at_the_end_and_see_no_parabola_in_the_e
     for k in range(3):
         consistent = float(k > 0)  # rate at the end, less that at the beginning
         np.testing.assert_allclose(estimate @ [*times[:-1] ** k, consistent], 0, atol=1e-15)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_positions_velocities_and_multipliers_are_of_order_four(backend):
-    exact = [THERE, SPEED * np.array([-THERE[1], THERE[0]]), np.array([SPEED**2 / 2])]
-    errors = []
-    for count in (20, 40):
-        found = run(MassOnCircle(), dt=1 / count, backend=backend)
-        assert found.backend == backend
-        values = found.q[-1], found.v[-1], found.multipliers[-1]
-        errors.append([np.abs(x - y).max() for x, y in zip(values, exact, strict=True)])
-    np.testing.assert_allclose(np.log2(np.divide(*errors)), 4.0, atol=0.15)
-
-
-@pytest.mark.slow
-def test_constraints_that_depend_on_time_hold_at_steps_and_between():
-    exact = reference(
-        DrivenPendulum(), SWINGING, saveat=diffrax.SaveAt(ts=jnp.linspace(0.0, 1.0, 23))
-    )
-    for tolerance in (1e-6, 1e-9):
-        found = run(
-            DrivenPendulum(), SWINGING, saveat=diffrax.SaveAt(ts=exact.ts),
-            stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
-        )  # fmt: skip
-        violation = found.violation
-        assert max(np.abs(violation.phi).max(), np.abs(violation.phi_dot).max()) < 1e-14
-        # Errors of steps add up, and that of dense output is of the same order.
-        np.testing.assert_allclose(found.q, exact.q, atol=5 * tolerance)
-
-
-def test_forces_of_a_mass_that_depends_on_its_place_keep_the_order():
-    exact = reference(DrivenPendulum(), SWINGING)
-    errors = []
-    for count in (40, 80, 160):
-        found = run(DrivenPendulum(), SWINGING, dt=1 / count)
-        errors.append(np.abs(found.v[-1] - exact.v[-1]).max())
-    orders = [np.log2(x / y) for x, y in pairwise(errors)]
-    np.testing.assert_allclose(orders, 4.0, atol=0.15)
 
 
 @pytest.mark.slow
@@ -180,14 +141,6 @@ def test_without_constraints_it_is_a_runge_kutta_method():
 
 
 @pytest.mark.slow
-def test_a_chain_of_many_links_keeps_its_constraints():
-    chain = Chain(lengths=jnp.full(30, 0.1), masses=jnp.full(30, 1.0))
-    found = run(chain, jaxdae.State(*chain.start()), t1=0.05, dt=0.005)
-    assert np.abs(found.violation.phi).max() < 1e-12
-    assert np.abs(found.violation.phi_dot).max() < 1e-12
-
-
-@pytest.mark.slow
 def test_the_slider_crank_passes_its_singular_position_on_its_branch():
     crank = SliderCrank()
     state = jaxdae.State(*crank.start())
@@ -198,25 +151,6 @@ def test_the_slider_crank_passes_its_singular_position_on_its_branch():
     turned = found.q[:, 0]
     assert np.all(np.diff(turned) > 0)  # the crank turns on
     np.testing.assert_allclose(found.q[:, 0], -found.q[:, 1], atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_derivatives_in_both_modes(backend):
-    """By a length, which the start depends on, too; of positions, velocities and multipliers."""
-
-    def end(rope, adjoint=None):
-        system = DrivenPendulum(rope)
-        start = jaxdae.consistent_state(system, SWINGING.q, SWINGING.v)
-        made = run(system, start, t1=0.1, dt=0.02, backend=backend, adjoint=adjoint)
-        return made.q[-1, 0] + made.v[-1, 0] + made.multipliers[-1, 0]
-
-    reverse = jax.grad(end)(1.0)
-    forward = jax.jvp(lambda x: end(x, diffrax.ForwardMode()), (1.0,), (1.0,))[1]
-    np.testing.assert_allclose(forward, reverse, rtol=1e-11)
-    h = 1e-3
-    near, far = (end(1 + x) - end(1 - x) for x in (h, 2 * h))
-    np.testing.assert_allclose(reverse, (8 * near - far) / (12 * h), rtol=1e-8)
 
 
 @pytest.mark.slow

@@ -114,16 +114,6 @@ def test_without_the_projection_steps_leave_the_constraints(case):
 
 
 @pytest.mark.slow
-def test_the_order_of_the_method_is_kept():
-    """Halving the step divides the error of RK4 by 16, up to the next order."""
-    exact = run(diffrax.Dopri8(), dt=0.005).q[-1]
-    ends = [run(Projected(RK4()), dt=0.5 / n).q[-1] for n in (20, 40, 80)]
-    errors = [float(np.abs(x - exact).max()) for x in ends]
-    orders = np.log2(np.divide(errors[:-1], errors[1:]))
-    np.testing.assert_allclose(orders, 4.0, atol=0.15)
-
-
-@pytest.mark.slow
 def test_one_iteration_goes_the_way_of_least_change_in_the_mass_metric():
     """The move is M^-1 J^T times something, and a second one squares the distance."""
     system = AndrewsMechanism()
@@ -198,35 +188,6 @@ def test_both_backends_make_the_same_run(solver, adaptive, case):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-8 * np.abs(one).max())
         if not adaptive:
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-12 * np.abs(one).max())
-
-
-@pytest.mark.slow
-def test_gradients_go_through_the_projection():
-    """Reverse and forward mode natively, forward on the plain backend, central differences."""
-
-    def end(length, backend, adjoint):
-        system = CartesianPendulum(1.3, length)
-        state = State(length * jnp.array([0.6, -0.8]), jnp.array([0.8, 0.6]))
-        made = run(
-            Projected(RK4()), system, state, backend=backend, adjoint=adjoint, start_tolerance=None
-        )
-        return made.q[-1, 0] + made.v[3, 1]
-
-    reverse, forward = diffrax.RecursiveCheckpointAdjoint(), diffrax.ForwardMode()
-    found = [
-        float(jax.jit(derivative(lambda x, b=b, a=adjoint: end(x, b, a)))(0.9))
-        for derivative, b, adjoint in (
-            (jax.jacfwd, "plain", forward),
-            (jax.grad, "native", reverse),
-            (jax.jacfwd, "native", forward),
-        )
-    ]
-    np.testing.assert_allclose(found, found[0], rtol=1e-12)
-    value = jax.jit(lambda x: end(x, "native", reverse))
-    step = 1e-5
-    difference = (value(0.9 + step) - value(0.9 - step)) / (2 * step)
-    # Truncation of the difference: the third derivative times step^2 / 6.
-    np.testing.assert_allclose(found[0], difference, rtol=1e-8)
 
 
 @pytest.mark.slow

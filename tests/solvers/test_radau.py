@@ -43,21 +43,6 @@ def test_coefficients_satisfy_the_simplifying_assumptions():
         np.testing.assert_allclose(coefficients.ESTIMATE @ changes + rate, 0, atol=1e-13)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_positions_velocities_and_multipliers_are_of_order_five(backend):
-    errors = []
-    for count in (8, 16):
-        found = run(MassOnCircle(), dt=1 / count, backend=backend)
-        assert found.backend == backend
-        speed = np.exp(-0.5)
-        direction = np.array([-np.sin(angle(1.0)), np.cos(angle(1.0))])
-        exact = [[np.cos(angle(1.0)), np.sin(angle(1.0))], speed * direction, [speed**2 / 2]]
-        values = found.q[-1], found.v[-1], found.multipliers[-1]
-        errors.append([np.abs(x - np.asarray(y)).max() for x, y in zip(values, exact, strict=True)])
-    orders = np.log2(np.divide(*errors))
-    np.testing.assert_allclose(orders, 5.0, atol=0.15)
-
-
 SWINGING = DrivenPendulum().start()
 
 
@@ -233,26 +218,23 @@ def test_derivatives_across_a_singular_position(backend):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "adaptive"])
-def test_derivatives_in_both_modes(backend, fixed):
+def test_derivatives_of_adaptive_steps_in_both_modes(backend):
     """By a length, which the start depends on, too; of positions, velocities and multipliers."""
     base = SliderCrank()
-    options: dict[str, Any] = {"dt": 0.02} if fixed else {}
 
     def end(length, adjoint=None, backend=backend):
         system = eqx.tree_at(lambda x: x.crank_length, base, length * base.crank_length)
         start = jaxdae.consistent_state(system, *base.start())
-        made = run(system, start, t1=0.2, backend=backend, adjoint=adjoint, **options)
+        made = run(system, start, t1=0.2, backend=backend, adjoint=adjoint)
         return jnp.sum(made.q[-1] * jnp.arange(1.0, 4.0)) + made.v[-1, 0] + made.multipliers[-1, 0]
 
     reverse = jax.grad(end)(1.0)
     forward = jax.jvp(lambda x: end(x, diffrax.ForwardMode()), (1.0,), (1.0,))[1]
     # Adaptive steps begin anew in the derivatives of kernels, where others are chosen.
-    np.testing.assert_allclose(forward, reverse, rtol=1e-11 if fixed else 1e-6)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-6)
     h = 1e-4
     near, far = (end(1 + x, backend="plain") - end(1 - x, backend="plain") for x in (h, 2 * h))
-    difference = (8 * near - far) / (12 * h)
-    np.testing.assert_allclose(reverse, difference, rtol=1e-8 if fixed else 1e-5)
+    np.testing.assert_allclose(reverse, (8 * near - far) / (12 * h), rtol=1e-5)
 
 
 @pytest.mark.slow

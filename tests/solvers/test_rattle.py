@@ -15,7 +15,6 @@ import jaxdae
 from helpers.systems import DrivenPendulum, MassOnCircle
 from jaxdae.models.chain import Chain
 from jaxdae.models.pendulum import CartesianPendulum
-from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.solvers import ConstrainedTerm, Projected, Rattle, rattle as coefficients
 from jaxdae.systems.dynamics import momentum
 
@@ -200,24 +199,6 @@ def test_compositions_satisfy_their_conditions(order):
         assert found.get(word, 0.0) == pytest.approx(exact.get(word, 0.0), abs=1e-14)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    "order", [2, pytest.param(4, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)]
-)
-def test_positions_velocities_and_multipliers_are_of_the_order(order, backend):
-    errors = []
-    for count in {2: (32, 64), 4: (16, 32), 6: (8, 16)}[order]:
-        found = run(MassOnCircle(), dt=1 / count, solver=Rattle(order), backend=backend)
-        assert found.backend == backend
-        speed = np.exp(-0.5)
-        direction = np.array([-np.sin(angle(1.0)), np.cos(angle(1.0))])
-        exact = [[np.cos(angle(1.0)), np.sin(angle(1.0))], speed * direction, [speed**2 / 2]]
-        values = found.q[-1], found.v[-1], found.multipliers[-1]
-        errors.append([largest(x - np.asarray(y)) for x, y in zip(values, exact, strict=True)])
-        assert max(largest(found.violation.phi), largest(found.violation.phi_dot)) < 1e-14
-    np.testing.assert_allclose(np.log2(np.divide(*errors)), order, atol=0.15)
-
-
 CASES = {
     "moving": (DrivenPendulum(), SWINGING, None),
     "driven": (Driven(), DRIVEN, feedback),
@@ -259,20 +240,6 @@ def test_kernels_make_the_same_steps_and_rows_between_are_on_the_constraints(nam
     np.testing.assert_allclose(native.q, plain.q, atol=1e-13)
     np.testing.assert_allclose(native.v, plain.v, atol=1e-13)
     np.testing.assert_allclose(native.multipliers, plain.multipliers, atol=1e-12)
-
-
-def test_dense_output_is_of_order_four():
-    times = jnp.linspace(0.0, 1.0, 23)
-    exact = np.stack([np.cos(angle(times)), np.sin(angle(times))], axis=1)
-    errors = []
-    for count in (5, 10):
-        found = run(
-            MassOnCircle(), dt=1 / count, solver=Rattle(6), saveat=diffrax.SaveAt(ts=times),
-            backend="native",
-        )  # fmt: skip
-        errors.append(largest(found.q - exact))
-    # The largest error is at other parts of the steps.
-    assert np.log2(errors[0] / errors[1]) > 3.5
 
 
 class DoublePendulum(jaxdae.System):
@@ -350,32 +317,25 @@ def hanging(links=3):
 @pytest.mark.slow
 @pytest.mark.parametrize(("links", "dt"), [(1, 0.01), (3, 0.002)])
 def test_energy_errors_are_bounded_without_a_trend(links, dt):
-    """Over 1e5 steps; measured once over 1e6: 3.2e-3 J and 2.7e-2 J, no trend."""
+    """Over a million steps, with errors of 3.2e-3 J and, as chance has it, 2.7e-2 to 3.3e-2 J."""
     if links == 1:
         model = CartesianPendulum()
         system, state = model, jaxdae.State(*model.start())
     else:
         system, state = hanging(links)
-    count = 10**5
+    count = 10**6
     found = run(
-        system, state, t1=count * dt, dt=dt, saveat=diffrax.SaveAt(steps=50), backend="native",
+        system, state, t1=count * dt, dt=dt, saveat=diffrax.SaveAt(steps=500), backend="native",
         max_steps=count + 1,
     )  # fmt: skip
     error = np.asarray(found.energy) - float(found.energy[0])
     early, late = error[:200], error[-200:]
     # The largest errors, of the order h^2, come where the motion is fastest; means over a tenth of
     # the run of the chaotic chain differ by what chance makes of them.
-    assert largest(error) < 0.03
+    assert largest(error) < (0.004 if links == 1 else 0.06)
     assert largest(late) < 1.5 * largest(error[:1000])
     assert abs(late.mean() - early.mean()) < 0.2 * largest(error)
     assert max(largest(found.violation.phi), largest(found.violation.phi_dot)) < 1e-13
-
-
-@pytest.mark.slow
-def test_a_chain_of_sixty_coordinates():
-    system, state = hanging(30)
-    found = run(system, state, t1=0.1, dt=0.002, backend="plain")
-    assert max(largest(found.violation.phi), largest(found.violation.phi_dot)) < 1e-12
 
 
 @pytest.mark.slow
@@ -399,29 +359,6 @@ def test_constraints_may_depend_on_each_other():
 
     one, several = (jax.value_and_grad(end)(1.0, x) for x in (1, 3))
     np.testing.assert_allclose(several, one, rtol=1e-11)  # round-off over a small diagonal
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("order", [2, 4])
-def test_derivatives_in_both_modes(backend, order):
-    """By a length, which the start depends on, too; of positions, velocities and multipliers."""
-    base = SliderCrank()
-
-    def end(length, adjoint=None, backend=backend):
-        system = eqx.tree_at(lambda x: x.crank_length, base, length * base.crank_length)
-        start = jaxdae.consistent_state(system, *base.start())
-        made = run(
-            system, start, t1=0.2, dt=0.02, backend=backend, adjoint=adjoint, solver=Rattle(order)
-        )
-        return jnp.sum(made.q[-1] * jnp.arange(1.0, 4.0)) + made.v[-1, 0] + made.multipliers[-1, 0]
-
-    reverse = jax.grad(end)(1.0)
-    forward = jax.jvp(lambda x: end(x, diffrax.ForwardMode()), (1.0,), (1.0,))[1]
-    np.testing.assert_allclose(forward, reverse, rtol=1e-11)
-    h = 1e-4
-    near, far = (end(1 + x, backend="plain") - end(1 - x, backend="plain") for x in (h, 2 * h))
-    np.testing.assert_allclose(reverse, (8 * near - far) / (12 * h), rtol=1e-8)
 
 
 def test_a_member_that_is_no_number_is_alone():

@@ -175,36 +175,6 @@ def test_smaller_tolerances_make_smaller_errors():
 
 
 @pytest.mark.slow
-def test_gradients_go_through_the_iterations():
-    """Reverse and forward mode natively, forward on the plain backend, central differences."""
-
-    def end(length, backend, adjoint):
-        system = CartesianPendulum(1.3, length)
-        state = State(length * jnp.array([0.6, -0.8]), jnp.array([0.8, 0.6]))
-        made = run(
-            system=system, start=state, backend=backend, adjoint=adjoint, start_tolerance=None
-        )
-        return made.q[-1, 0] + made.v[3, 1]
-
-    reverse, forward = diffrax.RecursiveCheckpointAdjoint(), diffrax.ForwardMode()
-    found = [
-        float(jax.jit(derivative(lambda x, b=b, a=adjoint: end(x, b, a)))(0.9))
-        for derivative, b, adjoint in (
-            (jax.jacfwd, "plain", forward),
-            (jax.grad, "plain", reverse),
-            (jax.grad, "native", reverse),
-            (jax.jacfwd, "native", forward),
-        )
-    ]
-    np.testing.assert_allclose(found, found[0], rtol=1e-11)
-    value = jax.jit(lambda x: end(x, "native", reverse))
-    step = 1e-5
-    difference = (value(0.9 + step) - value(0.9 - step)) / (2 * step)
-    # Truncation of the difference: the third derivative times step^2 / 6.
-    np.testing.assert_allclose(found[0], difference, rtol=1e-8)
-
-
-@pytest.mark.slow
 def test_dependent_constraints_and_works(repeated_rod):
     """Without a kernel, which would have to choose pivots; the same motion as of one rod."""
     start, settings = State([0.6, -0.8], [1.2, 0.9]), {"t1": 0.2, "work": True}

@@ -89,7 +89,8 @@ class _Adjoint:
         ]
         # The cotangent of the state, and what is left of it by a step.
         self.bar, self.step_bar = self.cotangents[0].array, self.cotangents[0].step[0]
-        self.k_bar = lanes.array(problem.dense)
+        self.dense = problem.dense if run.saving.times else 0
+        self.k_bar = lanes.array(self.dense)
         self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.n)
         # The rates of one step, which follow its state where both are kept.
         self.rate_size = problem.method.evaluations(run.saving.times) * self.n
@@ -159,7 +160,7 @@ class _Adjoint:
         """
         lanes = self.lanes
         if self.rows is not None:
-            lanes.clear(self.problem.dense, self.k_bar)
+            lanes.clear(self.dense, self.k_bar)
             self.rows.collect(t0, t1, first)
         # What nothing depends on has no derivative, also where that of the step is not finite.
         dense = [] if self.rows is None else [(self.problem.dense, self.k_bar)]

@@ -363,14 +363,15 @@ class InitialValueProblem:
 
     def shapes(self, *kinds) -> list[jax.ShapeDtypeStruct]:
         """Shapes of a time "t", a state "y", a carry "c", what dense output is made of "d"."""
-        known = {
-            "t": (),
-            "y": (self.states,),
-            "c": (self.carried,),
-            "d": self.method.dense_shape(self.states),
+        known: dict[str, Callable[[], tuple[int, ...]]] = {
+            "t": lambda: (),
+            "y": lambda: (self.states,),
+            "c": lambda: (self.carried,),
+            # To know it takes a trace of a step.
+            "d": lambda: self.method.dense_shape(self.states),
         }
         return [
-            jax.ShapeDtypeStruct(known[x], self.dtype) if isinstance(x, str) else x for x in kinds
+            jax.ShapeDtypeStruct(known[x](), self.dtype) if isinstance(x, str) else x for x in kinds
         ]
 
 

@@ -183,7 +183,8 @@ class _FixedSteps:
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
         self.final = Buffer(lanes, lanes.results, 1, n, rank, 1)
         self.steps = self.grid.size - 1
-        self.step = _Step(*(lanes.array(k) for k in (1, 1, n, n, problem.dense)))
+        dense = problem.dense if saving.times else 0
+        self.step = _Step(*(lanes.array(k) for k in (1, 1, n, n, dense)))
         self.carry, self.next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
         self.members = lanes.counters()
         self.at_times = None
@@ -313,7 +314,8 @@ class StepSizeControl:
         ]
         self.given = [lanes.array(1) for _ in self._given]
         self.begin, self.end, self.floor, *self._first = self.given
-        self.step = _Step(*(lanes.array(k) for k in (1, 1, n, n, problem.dense)))
+        dense = problem.dense if self._dense else 0
+        self.step = _Step(*(lanes.array(k) for k in (1, 1, n, n, dense)))
         self.control, self._next_control = lanes.array(self.states), lanes.array(self.states)
         self._carry, self._next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
         self.keep, self.code, self._t0, self._t1 = (lanes.array(1) for _ in range(4))
