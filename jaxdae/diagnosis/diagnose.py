@@ -77,7 +77,7 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         `Findings`; of a run that failed only why.
     """
     if not bool(trajectory.success):
-        message = failure.describe_failure(trajectory, method.solver)
+        message = failure.describe_failure(trajectory, method.solver, method.stepsize_controller)
         if failure.used_up_its_steps(trajectory) and trajectory.plain:
             # Which of the causes it was that the report can only list.
             examined = _with_last(rows_of(trajectory, _tolerance(problem, method)), trajectory)

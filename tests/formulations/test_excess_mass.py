@@ -286,15 +286,11 @@ def test_adaptive_steps_that_end_just_before_the_mass_does_say_so():
         return 0.51 - t
 
     start = State([0.0, 0.0, 0.0], [0.0, 0.0, 0.0])
-    with pytest.raises(
-        jaxdae.SimulationError, match=r"alpha has a value -.* at t = 0\.51; give"
-    ):
+    with pytest.raises(jaxdae.SimulationError, match=r"alpha has a value -.* at t = 0\.51; give"):
         simulate(Rail(), Penalty(alpha), start, t1=1.0)
 
 
 def test_energy_that_violations_take_is_no_matter_of_the_tolerance():
     system = CartesianPendulum(1.3, 0.9)
-    with pytest.warns(
-        RuntimeWarning, match="off by.*Violations of constraints with a mass"
-    ):
+    with pytest.warns(RuntimeWarning, match="off by.*Violations of constraints with a mass"):
         simulate(system, Penalty(100.0), State(*system.start()), t1=5.0)
