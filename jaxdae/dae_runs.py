@@ -76,8 +76,9 @@ def solve(
     """Solve differential-algebraic equations that are declared as `jaxdae.DAE`.
 
     The index is found at the start, by the ranks of derivatives, and equations of a higher one are
-    refused; inside of a JAX transformation that, and the start, are checked when the program runs. Rows between steps, too, satisfy the algebraic equations, and `z` is computed from `y`:
-    with steps `h` of one length both are of order `h^5`, at index 1 and 2; between steps `h^4`.
+    refused; inside of a JAX transformation that, and the start, are checked when the program runs.
+    Rows between steps, too, satisfy the algebraic equations, and `z` is computed from `y`: with
+    steps `h` of one length both are of order `h^5`, at index 1 and 2; between steps `h^4`.
     Arguments, precision, compiling and derivatives are as in `jaxdae.simulate`.
 
     Args:
