@@ -262,7 +262,7 @@ def points_of_equations(equations: testset.Equations, args: Any):
     """Ours, and those of other codes."""
     wanted = equations.end / equations.floor
     points = told(climbed_equations(equations, RadauIIA(), 3, wanted))
-    if equations.differential is not None and not equations.index[1]:
+    if not equations.index[1]:
         points += told(climbed_equations(equations, Rodas5P(), 8, wanted))
     others = []
     for name, make in () if args.alone else OF_EQUATIONS.items():

@@ -77,7 +77,7 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         `Findings`; of a run that failed only why.
     """
     if not bool(trajectory.success):
-        message = failure.describe_failure(trajectory, method.solver)
+        message = failure.describe_failure(trajectory, method.solver, method.stepsize_controller)
         if failure.used_up_its_steps(trajectory) and trajectory.plain:
             # Which of the causes it was that the report can only list.
             examined = _with_last(rows_of(trajectory, _tolerance(problem, method)), trajectory)
@@ -413,6 +413,16 @@ def _unresolved(ts, rates, rows: Row) -> float:
     return float(np.abs(rows.energy[1:] - rows.energy[:-1] - gained)[lost].sum())
 
 
+_REMEDY = (
+    "Take a smaller tolerance or step; at singular positions use Multipliers(..., "
+    "solve=SingularityRobust())"
+)
+_OF_MASS = (
+    "Violations of constraints with a mass have energy themselves: stabilize them or take a larger "
+    "alpha, else a smaller tolerance or step"
+)
+
+
 def _of_energy(
     formulation, examined: ExaminedRows, rows: Row, rates
 ) -> tuple[bool, Finding | None]:
@@ -440,7 +450,7 @@ def _of_energy(
     message = (
         f"the energy balance is off by {float(error):.3g} J, {100 * float(error) / scale:.3g} % of "
         f"the {scale:.3g} J that the motion exchanges; its tolerance and steps explain up to "
-        f"{explained:.2g} J. Take a smaller tolerance or step; at singular positions use "
-        "Multipliers(..., solve=SingularityRobust()); see plot_energy(run, work=True)."
+        f"{explained:.2g} J. {_REMEDY if formulation.capabilities.weight is None else _OF_MASS}; "
+        "see plot_energy(run, work=True)."
     )
     return False, Finding(message, float(error))

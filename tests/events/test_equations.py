@@ -40,13 +40,13 @@ def discharged(t, y, z):
 SPARK = Event(lambda t, y, z: 0.8 - y["voltage"], reset=discharged, name="spark")  # noqa: ARG005
 
 
-def charged(speed=1.0, events=SPARK, **options):
+def charged(speed: Any = 1.0, events: Any = SPARK, **options):
     settings: dict[str, Any] = {"t1": 4.0, "backend": "plain", "saveat": END} | options
     start = {"voltage": 0.0}, {"current": 1.0 * speed}
     return jaxdae.solve(Charge(speed), *start, events=events, **settings)
 
 
-def exact(t, speed=1.0):
+def exact(t, speed: Any = 1.0):
     """Voltage and number of sparks: from rest to the first, then between a fifth and four."""
     first, period = np.log(5) / speed, np.log(4) / speed
     since = np.maximum(t - first, 0.0) % period
