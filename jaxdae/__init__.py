@@ -53,6 +53,7 @@ Simulate:
     SimulationError       A simulation ended before its end time.
     simulate              Simulate a constrained system.
     solve                 Solve differential-algebraic equations.
+    stick_slip            Dry friction on the constraint functions, with sticking and sliding
     Trajectory            A simulated motion.
 
 Control:

@@ -77,14 +77,17 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         `Findings`; of a run that failed only why.
     """
     if not bool(trajectory.success):
-        message = failure.describe_failure(trajectory, method.solver)
+        message = failure.describe_failure(trajectory, method.solver, method.stepsize_controller)
         if failure.used_up_its_steps(trajectory) and trajectory.plain:
             # Which of the causes it was that the report can only list.
             examined = _with_last(rows_of(trajectory, _tolerance(problem, method)), trajectory)
             why = limited_by_stability(problem, method, trajectory, examined)
             message = message if why is None else f"{message} There, {why.message}"
-        unsolved = unsolved_steps(trajectory.stats, method.solver, failed=True)
-        message = message if unsolved is None else f"{message} {unsolved.message}"
+        more = (
+            changed_rank(problem.formulation, trajectory),
+            unsolved_steps(trajectory.stats, method.solver, failed=True),
+        )
+        message = " ".join([message, *(_sentence(x.message) for x in more if x is not None)])
         return Findings(Finding(message, time=float(trajectory.final_time)))
     known = lambda found: tuple(x for x in found if x is not None)  # noqa: E731
     # The parts of the trajectory are the same, put together anew.
@@ -128,6 +131,10 @@ def says_more(problem: Problem, method: Method) -> bool:
         or capabilities_of(controller).review is not says_nothing
         or any(x.asks_for_rank or x.held_rank is not None for x in held)
     )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _of_rows(problem: Problem, method: Method, examined: "ExaminedRows") -> tuple[Findings, Any]:
@@ -413,6 +420,16 @@ def _unresolved(ts, rates, rows: Row) -> float:
     return float(np.abs(rows.energy[1:] - rows.energy[:-1] - gained)[lost].sum())
 
 
+_REMEDY = (
+    "Take a smaller tolerance or step; at singular positions use Multipliers(..., "
+    "solve=SingularityRobust())"
+)
+_OF_MASS = (
+    "Violations of constraints with a mass have energy themselves: stabilize them or take a larger "
+    "alpha, else a smaller tolerance or step"
+)
+
+
 def _of_energy(
     formulation, examined: ExaminedRows, rows: Row, rates
 ) -> tuple[bool, Finding | None]:
@@ -440,7 +457,7 @@ def _of_energy(
     message = (
         f"the energy balance is off by {float(error):.3g} J, {100 * float(error) / scale:.3g} % of "
         f"the {scale:.3g} J that the motion exchanges; its tolerance and steps explain up to "
-        f"{explained:.2g} J. Take a smaller tolerance or step; at singular positions use "
-        "Multipliers(..., solve=SingularityRobust()); see plot_energy(run, work=True)."
+        f"{explained:.2g} J. {_REMEDY if formulation.capabilities.weight is None else _OF_MASS}; "
+        "see plot_energy(run, work=True)."
     )
     return False, Finding(message, float(error))

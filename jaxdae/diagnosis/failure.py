@@ -13,6 +13,10 @@ from jaxdae.control.base import capabilities_of, control_input
 from jaxdae.diagnosis.event_failure import failure_of_events
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
+from jaxdae.simulation.problem import ROUND_OFF
+from jaxdae.solvers.base import AbstractIterativeSolver
+from jaxdae.solvers.constrained_term import enforces_constraints
+from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.radau import RadauIIA
 from jaxdae.solvers.rodas5p import Rodas5P
@@ -34,6 +38,10 @@ _REMEDY = (
     "solve=SingularityRobust()); if the constraints cannot be satisfied beyond that time, change "
     "them, or use Penalty, which gives way."
 )
+_OTHER_WAY = (
+    "beside a singular position, which kernels of large mechanisms do not pass, use "
+    'backend="plain" or jaxdae.solvers.HalfExplicit()'
+)
 _GIVES_WAY = (
     "Constraints with a mass give way, and pull by it in proportion to their residuals: where they "
     "cannot be satisfied, end the run before that or change them; a smaller alpha makes slower "
@@ -54,12 +62,13 @@ class SimulationError(RuntimeError):
     """A simulation ended before its end time."""
 
 
-def describe_failure(trajectory, solver=None) -> str:
+def describe_failure(trajectory, solver=None, control=None) -> str:
     """What failed, when, the state of the constraints there, and what to try, as a paragraph.
 
     Args:
         trajectory: a failed run; of a batch, one member.
         solver: the method of the run; `None` where that is not known.
+        control: its step size controller; `None` where that is not known, or the default.
     """
     of_events = failure_of_events(trajectory)
     if of_events is not None:
@@ -73,20 +82,72 @@ def describe_failure(trajectory, solver=None) -> str:
         undefined = describe_nonfinite(system, trajectory.controller, t, state)
     if undefined is not None:
         return f"the run stopped at t = {t:.6g} s ({reason}). {undefined}"
+    if cause is None and trajectory.plain:
+        cause = _of_start(trajectory, solver)
     if cause is None:
         stop = trajectory.formulation.examination.stop
         cause = stop(system, trajectory.final_time, trajectory.final)
     if bool(trajectory.result == _NONFINITE):
         if cause is None:
-            cause = _STEP_TOO_LARGE + (_UNSOLVED if hasattr(solver, "root_finder") else "")
+            cause = _without_end(solver)
         said = review(system, trajectory.formulation, trajectory)
         text = f"the state is no longer finite after t = {t:.6g} s ({reason}). {cause}"
         return text if said is None else f"{text} {said.message}"
     if cause is None:
         weight = trajectory.formulation.capabilities.weight if trajectory.plain else None
         remedy = _REMEDY if weight is None else _GIVES_WAY
-        cause = _constraint_report(system, t, state, solver, remedy)
+        if _is_kernel_of_radau(trajectory, solver):
+            remedy = f"{_OTHER_WAY[0].upper()}{_OTHER_WAY[1:]}."
+        least = _least_step(trajectory, control)
+        cause = _constraint_report(
+            trajectory, t, state, least or _too_stiff(trajectory, solver), remedy
+        )
     return f"the run stopped at t = {t:.6g} s ({reason}). {cause}"
+
+
+def _without_end(solver) -> str:
+    """Why a step has no end, where all that is declared is finite at its beginning."""
+    method = None if solver is None else parts_of(solver).method
+    if isinstance(method, AbstractIterativeSolver):
+        return (
+            f"Newton's iteration of {type(method).__name__} found no end of the step from there: "
+            "it is too long for this motion, or the constraints lose rank. Reduce dt, or leave it "
+            "out for a solver with adaptive steps, which stops at the place of the failure."
+        )
+    return _STEP_TOO_LARGE + (_UNSOLVED if hasattr(solver, "root_finder") else "")
+
+
+def _of_start(trajectory, solver) -> str | None:
+    """That a solver which enforces the constraints cannot begin beside them, in words."""
+    method = None if solver is None else parts_of(solver).method
+    (start, _), t = trajectory.start, trajectory.final_time
+    if not enforces_constraints(method) or float(t) != float(start):
+        return None
+    known, state = declared(trajectory.system, t, trajectory.last_state), trajectory.last_state
+    size = 1 + max(float(np.abs(x).max(initial=0.0)) for x in map(np.asarray, (state.q, state.v)))
+    labels = trajectory.system.labels()
+    for level, residual in (("position", known.phi), ("velocity", known.phi_dot)):
+        worst = int(np.argmax(np.abs(residual))) if residual.size else 0
+        off = float(np.abs(residual).max(initial=0.0))
+        if off > float(jnp.finfo(residual.dtype).eps) ** ROUND_OFF * size:
+            return (
+                f"{type(method).__name__} enforces the constraints from its first step on, and the "
+                f"start is beside them: {labels.constraint(worst)!r} is violated by {off:.3g} at "
+                f"{level} level at t = {float(t):.6g} s, which no step within the tolerance takes "
+                "away. Begin at jaxdae.consistent_state(system, q, v)."
+            )
+    return None
+
+
+def _least_step(trajectory, control) -> str:
+    """That steps may not be shorter than the user lets them be, in words; or nothing."""
+    least = getattr(known_ends(control).controller, "dtmin", None)
+    if not bool(trajectory.result == diffrax.RESULTS.dt_min_reached) or least is None:
+        return ""
+    return (
+        f"the tolerance asks for a step shorter than dtmin = {float(least):.3g} s there: give a "
+        "smaller dtmin, a looser tolerance, or force_dtmin=True, which goes on with larger errors."
+    )
 
 
 def used_up_its_steps(trajectory) -> bool:
@@ -153,9 +214,17 @@ def reason_of(result) -> str:
     return message.rstrip(".") or "failed"
 
 
-def _too_stiff(solver, *remedies: str) -> str:
+def _is_kernel_of_radau(trajectory, solver) -> bool:
+    """Whether its iterations may have left out the Jacobians of all stages."""
+    of_radau = solver is not None and isinstance(parts_of(solver).method, RadauIIA)
+    return of_radau and trajectory.backend == "native"
+
+
+def _too_stiff(trajectory, solver) -> str:
     """That steps are short for the sake of stability, and what to try."""
     method = None if solver is None else parts_of(solver).method
+    damps = trajectory.formulation.capabilities.stabilization is not None
+    remedies = ("lower the gains",) if damps else ()
     if isinstance(getattr(method, "root_finder", None), diffrax.VeryChord):
         # Its iteration fails where the Jacobian changes along a step, and steps become short.
         remedies += (
@@ -164,26 +233,25 @@ def _too_stiff(solver, *remedies: str) -> str:
             "(root_finder=diffrax.with_stepsize_controller_tols(optimistix.Newton)())",
         )
     if isinstance(method, RadauIIA):
-        remedies += (
-            "beside a singular position, which kernels of large mechanisms do not pass, use "
-            'backend="plain" or jaxdae.solvers.HalfExplicit()',
-        )
+        remedies += (_OTHER_WAY,) if _is_kernel_of_radau(trajectory, solver) else ()
     elif not isinstance(method, Rodas5P):
         remedies += ("use a solver for stiff equations (jaxdae.solvers.Rodas5P())",)
-    return (
-        "the equations are too stiff for the solver or its tolerance; "
-        f"{', '.join((*remedies, 'loosen the tolerance'))}, or allow more max_steps."
-    )
+    if used_up_its_steps(trajectory):
+        remedies += ("allow more max_steps",)
+    remedies += ("loosen the tolerance",)
+    return f"the equations are too stiff for the solver or its tolerance: {'; or '.join(remedies)}."
 
 
-def _constraint_report(system: System, t: float, state: State, solver, remedy: str) -> str:
+def _constraint_report(trajectory, t: float, state: State, otherwise: str, remedy: str) -> str:
+    """The constraints where a run stopped, and `otherwise`, or a remedy where they lose rank."""
+    system = trajectory.system
     known = declared(system, t, state)
     jac = known.jac
     phi = np.abs(known.phi_dot if known.phi.size == 0 else known.phi)
     if phi.size == 0:
         return (
             "The system has no constraints, and all that it declares is finite there: the motion "
-            f"tends to a singularity, or {_too_stiff(solver)}"
+            f"tends to a singularity, or {otherwise}"
         )
     labels, worst = system.labels(), int(np.argmax(phi))
     text = f"Largest residual: {labels.constraint(worst)!r} = {phi[worst]:.3g}. "
@@ -202,8 +270,7 @@ def _constraint_report(system: System, t: float, state: State, solver, remedy: s
     else:
         least = result.singular_values[-1]
         return text + (
-            f"The constraints are independent (least singular value {least:.3g}): "
-            f"{_too_stiff(solver, 'lower the gains')}"
+            f"The constraints are independent (least singular value {least:.3g}): {otherwise}"
         )
     return f"{text}The constraints lose independence there: {how}. {remedy}"
 

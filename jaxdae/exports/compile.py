@@ -19,6 +19,7 @@ from jaxdae.exports.export import (
     check_quantities,
     exported_run,
     Inputs,
+    refuse_events,
     SAMPLED,
     statuses,
     time_fields,
@@ -334,6 +335,7 @@ def compile_run(
     start_tolerance: float | None = START_TOLERANCE,
     max_steps: int = MAX_STEPS,
     quantities: Sequence[str] = (),
+    events: Any = (),
 ) -> CompiledRun:
     """Compile a run of `simulate` as a function of NumPy arrays.
 
@@ -368,14 +370,16 @@ def compile_run(
         max_steps: largest number of steps.
         quantities: what each saved state has beside `q`, `v`, `w`: `"u"`, `"multipliers"`, `"phi"`,
             `"phi_dot"`, `"energy"`, `"kinetic_energy"`, `"potential_energy"`.
+        events: none; runs with events are refused.
 
     Returns:
         `CompiledRun`.
 
     Raises:
-        BackendError: when the native backend is asked for and cannot serve.
+        BackendError: when the native backend is asked for and cannot serve, and for events.
         ValueError: for arguments that `simulate` refuses, and quantities that do not exist.
     """
+    refuse_events("compile_run", events)
     check_quantities(quantities, controller)
     problem, method = prepare(
         system, formulation, state, t0=t0, t1=t1, dt=dt, solver=solver,

@@ -95,6 +95,7 @@ def export(
     start_tolerance: float | None = START_TOLERANCE,
     max_steps: int = MAX_STEPS,
     quantities: Sequence[str] = (),
+    events: Any = (),
 ) -> ExportedFiles:
     """Write a run of `simulate` as code for programs without Python.
 
@@ -130,12 +131,14 @@ def export(
         quantities: what each state has beside `q`, `v`, `w`: `"u"`, `"multipliers"`, `"phi"` and
             `"phi_dot"` (residuals of the constraints), `"energy"`, `"kinetic_energy"`,
             `"potential_energy"`.
+        events: none; runs with events are refused.
 
     Returns:
         The files.
 
     Raises:
-        BackendError: for a run that cannot be a kernel, or where llvmlite is not installed.
+        BackendError: for a run that cannot be a kernel or has events, or where llvmlite is not
+            installed.
         ValueError: for a target, name or quantity that does not exist, or arguments that `simulate`
             refuses.
         ImportError: where the linker is not installed.
@@ -143,6 +146,7 @@ def export(
     """
     from jaxdae.kernels.export import objects
 
+    refuse_events("export", events)
     machine = objects.export_target(target)
     if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in _RESERVED.split():
         raise ValueError(
@@ -270,6 +274,25 @@ def time_fields(times: Times, saved) -> list[StructureField]:
             StructureField("saved", "times that are saved [s], in order", saved.shape, saved)
         )
     return fields
+
+
+def refuse_events(who: str, events: Any) -> None:
+    """Refuse events, which end or change a run between two steps.
+
+    Args:
+        who: is asked for the run.
+        events: as of `simulate`.
+
+    Raises:
+        BackendError: for any event.
+    """
+    if events is None or (isinstance(events, tuple | list) and not events):
+        return
+    raise backends.BackendError(
+        f"{who} makes no runs with events: each is searched for them and goes on behind them in "
+        "parts, and their functions hold parameters of their own, which would not be those of a "
+        "call. Use jax.jit of simulate(..., events=..., throw=False)."
+    )
 
 
 def exported_run(problem: Problem, method: Method, state: State, name: str, quantities):

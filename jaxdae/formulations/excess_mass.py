@@ -26,7 +26,7 @@ from jaxdae.formulations.stabilization import AbstractStabilization
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, check_real, describe_shape
-from jaxdae.systems.kinematics import along_motion
+from jaxdae.systems.kinematics import along_motion, coordinate_rate
 
 _NAMES = ("t", "q", "v")
 
@@ -70,7 +70,7 @@ def check_mass_function(alpha: Callable, state: State, count: int) -> None:
     check_parameters("alpha", alpha, _NAMES)
     t = jnp.zeros((), state.q.dtype)
     out = call_with_shapes("alpha", alpha, (t, state.q, state.v), _NAMES)
-    shape = () if isinstance(out, int | float) else getattr(out, "shape", None)
+    shape = () if isinstance(out, int | float | complex) else getattr(out, "shape", None)
     if shape not in {(), (count,), (count, count)}:
         raise ValueError(
             f"alpha returned {describe_shape(out)}, which does not fit {count} constraints; it "
@@ -102,6 +102,25 @@ def why_not_positive(alpha: Callable, system: System, t, state: State) -> str | 
         return None
     least = np.linalg.eigvalsh(symmetric).min()
     return f"alpha has an eigenvalue {least:.6g} {where}; {words}"
+
+
+# A step that fails begins where all is well: moments beside it, relative to `1 + |t|` [s].
+_BESIDE = (0.0, 1e-12, -1e-12, 1e-9, -1e-9, 1e-6, -1e-6)
+
+
+def why_it_ends(alpha: Callable, system: System, t, state: State) -> str | None:
+    """Why a mass ends where a run stopped, or moments before or behind, in words."""
+    if not are_known(t, state):
+        return None
+    with jax.core.eval_context():  # pyright: ignore[reportAttributeAccessIssue]
+        rate = coordinate_rate(system, jnp.asarray(t, state.q.dtype), state.q, state.v)
+        for moment in _BESIDE:
+            change = moment * (1 + abs(float(t)))
+            near = State(state.q + change * rate, state.v, state.w)
+            why = why_not_positive(alpha, system, float(t) + change, near)
+            if why is not None:
+                return why
+    return None
 
 
 @jit

@@ -14,6 +14,7 @@ from jaxdae.formulations.base import AbstractFormulation, Examination, holding_r
 from jaxdae.formulations.excess_mass import (
     check_mass_function,
     mass_and_change,
+    why_it_ends,
     why_not_positive,
 )
 from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, Gain
@@ -158,8 +159,8 @@ class AbstractWeighted(AbstractLagrangeFormulation):
         def declared(system, state):
             check_mass_function(alpha, state, sum(constraint_counts(system, state)))
 
-        why = partial(why_not_positive, alpha)
-        return Examination(declaration=declared, start=why, stop=why)
+        start, stop = (partial(why, alpha) for why in (why_not_positive, why_it_ends))
+        return Examination(declaration=declared, start=start, stop=stop)
 
     def accelerate(self, dynamics, rhs):
         return self.weighted(self.alpha, None, dynamics, rhs)

@@ -216,6 +216,7 @@ class SignLaw(AbstractSetValuedLaw):
     and a solver with step control integrates it: the layer is reached in the finite time of the
     sign law, and the motion differs from that of the inclusion by `O(tau)` in `psi'` for a time of
     the order of `tau` only. A step much longer than `tau` is unstable for explicit solvers.
+    `jaxdae.stick_slip` has events in place of the layer.
 
     Args:
         bound: largest force, positive, scalar or `(m+r,)`; it must exceed the reactions for the
@@ -244,6 +245,45 @@ class SignLaw(AbstractSetValuedLaw):
     def check(self, count):
         check_magnitude("bound", self.bound, count)
         check_time("time_constant", self.time_constant)
+
+
+class SwitchedLaw(AbstractLaw):
+    r"""The sign law in modes that events switch, as `jaxdae.stick_slip` makes it.
+
+    Each constraint function has a mode `s_i` among the actuator states: it slides up (1) or down
+    (-1), or sticks (0):
+
+        R_i = -bound_i s_i  where it slides,        psi''_i = 0  where it sticks.
+
+    Args:
+        law: the sign law; its time constant does not matter.
+        first: place of the first mode in the actuator state.
+    """
+
+    law: SignLaw
+    first: int = eqx.field(static=True)
+
+    def __call__(self, psi_dot, t, q, v):
+        return self.law(psi_dot, t, q, v)
+
+    def check(self, count):
+        self.law.check(count)
+
+    def force(self, response, drift, w) -> Float[Array, " c"]:
+        """Forces in the modes of an actuator state.
+
+        Args:
+            response: `J M^-1 J^T`, shape `(c, c)`.
+            drift: `psi''` without realizing forces, shape `(c,)`.
+            w: actuator state with the modes in it.
+        """
+        modes = w[self.first : self.first + drift.size]
+        sliding = -value_of(self.law.bound) * modes
+        sticks = modes == 0
+        both = sticks[:, None] & sticks[None, :]
+        matrix = jnp.where(both, response, jnp.eye(drift.size, dtype=drift.dtype))
+        wanted = jnp.where(sticks, -(drift + response @ sliding), 0.0)
+        return jnp.where(sticks, solve_positive_definite(matrix, wanted), sliding)
 
 
 class LaggedLaw(AbstractMemoryLaw):
@@ -393,7 +433,7 @@ class RealizingForces(AbstractFormulation):
     @property
     def capabilities(self):
         # Given forces may act on dependent functions; equivalent control is not unique there.
-        independent = isinstance(self.law, AbstractSetValuedLaw)
+        independent = isinstance(self.law, AbstractSetValuedLaw | SwitchedLaw)
         return Capabilities(independent_constraints=independent, enforces_constraints=False)
 
     @property
@@ -432,11 +472,11 @@ class RealizingForces(AbstractFormulation):
     def motion(self, system, t, y, u):
         """Acceleration `(n,)` and realizing forces `(m+r,)` at a state."""
         d = evaluate(system, t, y.q, y.v, y.w, u)
-        columns = jnp.concatenate([d.jac.T, d.force[:, None]], axis=1)
-        solved = solve_positive_definite(d.mass, columns)
-        mobility, free = solved[:, :-1], solved[:, -1]
+        mobility, free, response, drift = responses(d)
         if isinstance(self.law, AbstractSetValuedLaw):
-            force = self.law.select(d.jac @ mobility, d.jac @ free + d.gamma, d.phi_dot)
+            force = self.law.select(response, drift, d.phi_dot)
+        elif isinstance(self.law, SwitchedLaw):
+            force = self.law.force(response, drift, y.w)
         elif isinstance(self.law, AbstractMemoryLaw):
             force = self.law.force(y.memory, d.phi_dot, t, y.q, y.v)
         else:
@@ -466,6 +506,22 @@ class RealizingForces(AbstractFormulation):
             _check_memory_law(law, args)
         elif not isinstance(law, AbstractLaw):
             check_forces("the law of realizing forces", law, args)
+
+
+def responses(d: Any) -> tuple[Array, Array, Array, Array]:
+    """What forces do to a free system.
+
+    Args:
+        d: mass matrix, forces and constraints at a state, as `jaxdae.systems.evaluate` gives them.
+
+    Returns:
+        `M^-1 J^T (n, c)`, acceleration `(n,)` without realizing forces; `J M^-1 J^T (c, c)`, and
+        `psi'' (c,)` without them.
+    """
+    columns = jnp.concatenate([d.jac.T, d.force[:, None]], axis=1)
+    solved = solve_positive_definite(d.mass, columns)
+    mobility, free = solved[:, :-1], solved[:, -1]
+    return mobility, free, d.jac @ mobility, d.jac @ free + d.gamma
 
 
 _ARGUMENTS = ("psi_dot", "t", "q", "v")

@@ -5,11 +5,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.linalg.lu import factored, product
 from jaxdae.solvers.base import AbstractStatelessSolver
 from jaxdae.solvers.dae_term import DAEAt, DAETerm
@@ -100,9 +102,13 @@ class DenseOutput(diffrax.AbstractLocalInterpolation):
         return jax.tree.map(between, self.y0, self.y1, self.k)
 
 
+def _inner(terms) -> Any:
+    """A term, or what is within a wrapper for times that run backward."""
+    return getattr(terms, "term", terms)
+
+
 def _is_of_equations(terms) -> bool:
-    """Whether a term, or what is within a wrapper for times that run backward, is a `DAETerm`."""
-    return isinstance(getattr(terms, "term", terms), DAETerm)
+    return isinstance(_inner(terms), DAETerm)
 
 
 class Rodas5P(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
@@ -158,6 +164,16 @@ class Rodas5P(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""
         del solver_state, made_jump
+        given, made = (terms, t0, t1, y0, args), self._made
+        if _is_of_equations(terms) and not _inner(terms).in_kernel:
+            # Derivatives of a matrix that is not finite are none, whatever they are multiplied by.
+            made = partial(with_nan_safe_derivative, made, eqx.filter_eval_shape(made, *given))
+        y1, error, dense = made(*given)
+        return y1, error, {"y0": y0, "y1": y1, "k": dense}, None, diffrax.RESULTS.successful
+
+    @staticmethod
+    def _made(terms, t0, t1, y0, args):
+        """The end of a step, its error and the stages of its dense output."""
         start, unravel = ravel_pytree(y0)
         t0, t1, dtype = jnp.asarray(t0), jnp.asarray(t1), start.dtype
         h, control = t1 - t0, terms.contr(t0, t1)
@@ -193,6 +209,4 @@ class Rodas5P(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
         error = k[-1]
         # The last stage begins at the solution of order 4.
         y1 = unravel(start + product(alphas[-1], k) + error)
-        dense = jax.vmap(unravel)(product(jnp.asarray(_DENSE, dtype), k))
-        result = diffrax.RESULTS.successful
-        return y1, unravel(error), {"y0": y0, "y1": y1, "k": dense}, None, result
+        return y1, unravel(error), jax.vmap(unravel)(product(jnp.asarray(_DENSE, dtype), k))

@@ -177,3 +177,17 @@ def test_failures_and_mistakes_are_named(run):
         jaxdae.compile_run(PENDULUM, BAUMGARTE, jaxdae.State([2.0, 0.0], [0.0, 0.0]), **FIXED)
     assert "reached t = 0.5 s" in repr(run(Q, V))
     assert "1 failed" in repr(run.batch(np.stack([Q, Q * np.nan]), V))
+
+
+def test_events_are_refused_by_name(tmp_path):
+    """With the way to have them; none are none."""
+    event = jaxdae.Event(lambda t, q, v, w: q[0], name="middle")  # noqa: ARG005
+    arguments = (PENDULUM, BAUMGARTE, HANGING)
+    words = r"makes no runs with events.* Use jax\.jit of simulate\(\.\.\., events="
+    for given in (event, [event]):
+        with pytest.raises(jaxdae.BackendError, match=f"compile_run {words}"):
+            jaxdae.compile_run(*arguments, **FIXED, events=given)
+        with pytest.raises(jaxdae.BackendError, match=f"export {words}"):
+            jaxdae.export(*arguments, directory=tmp_path, name="run", **FIXED, events=given)
+    assert not list(tmp_path.iterdir())
+    assert jaxdae.compile_run(*arguments, **FIXED, events=[])(Q, V).success

@@ -242,6 +242,7 @@ BAD = [
     (lambda *x: x[1], r"alpha returned shape \(2,\), which does not fit 1 constraints; it must"),
     (lambda q: q[0], r"alpha is declared with the parameters \(q\); it must take \(t, q, v\)"),
     (lambda *x: 1j * x[1][0], r"alpha returned complex numbers"),
+    (lambda *_: 2.0 + 1j, r"alpha returned complex numbers"),
 ]
 
 
@@ -277,3 +278,19 @@ def test_a_mass_that_does_not_stay_positive_ends_the_run_and_says_so(matrix):
     value = "an eigenvalue" if matrix else "a value"
     with pytest.raises(jaxdae.SimulationError, match=rf"alpha has {value} -0\.09 at t = 0\.6"):
         simulate(Rail(), Penalty(alpha), start, t1=1.0, dt=0.1, solver=diffrax.Euler())
+
+
+def test_adaptive_steps_that_end_just_before_the_mass_does_say_so():
+    def alpha(t, q, v):
+        del q, v
+        return 0.51 - t
+
+    start = State([0.0, 0.0, 0.0], [0.0, 0.0, 0.0])
+    with pytest.raises(jaxdae.SimulationError, match=r"alpha has a value -.* at t = 0\.51; give"):
+        simulate(Rail(), Penalty(alpha), start, t1=1.0)
+
+
+def test_energy_that_violations_take_is_no_matter_of_the_tolerance():
+    system = CartesianPendulum(1.3, 0.9)
+    with pytest.warns(RuntimeWarning, match="off by.*Violations of constraints with a mass"):
+        simulate(system, Penalty(100.0), State(*system.start()), t1=5.0)
