@@ -63,7 +63,7 @@ def test_precision_may_be_switched(cubes):
             found = cube(np.full(2, 0.1))["cube"], bound()["cube"]
         assert found[0].dtype == dtype
         # One rounding for each product.
-        np.testing.assert_allclose(found, 1e-3, rtol=8 * np.finfo(dtype).eps)
+        np.testing.assert_allclose(found, 1e-3, rtol=float(8 * np.finfo(dtype).eps))
 
 
 def test_programs_are_traced_inside_of_transformations(cubes):

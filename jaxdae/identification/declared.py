@@ -270,9 +270,9 @@ class Equations(AbstractDeclared):
         return in_dtype(as_variables(self.dae, *value), jnp.result_type(float))
 
     def check(self, t: float, state: Variables) -> None:
-        equations, t = self._equations(state), jnp.asarray(t, dtype_of(state))
-        check_shapes(equations, t, state)
-        index_of(equations, t, self.consistent(t, state))
+        equations, time = self._equations(state), jnp.asarray(t, dtype_of(state))
+        check_shapes(equations, time, state)
+        index_of(equations, time, self.consistent(time, state))
 
     def check_start(self, t: float, state: Variables, name: str, *, moves: bool) -> None:
         near = self.consistent(t, state)

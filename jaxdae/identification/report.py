@@ -97,7 +97,7 @@ class Identification:
         noise_change: by which part noise levels changed in the last round of their estimation.
         at_bounds: numbers nearer to a bound of their `Interval` than their standard error.
         unidentifiable: directions that no channel sees, in words.
-        starts: fitted starts, one for each experiment.
+        starts: fitted starts, one for each experiment, a `State` or, of a `DAE`, `Variables`.
         moved_starts: by experiment, how far a start that is known was brought to the constraints of
             the estimate: largest change of coordinates, velocities or `y`, as a part of their
             largest.
@@ -130,7 +130,7 @@ class Identification:
     noise_change: float
     at_bounds: tuple[str, ...]
     unidentifiable: tuple[str, ...]
-    starts: tuple[State | Variables, ...]
+    starts: tuple[Any, ...]
     moved_starts: Mapping[str, float]
     start_errors: Mapping[str, float]
     data: tuple[Mapping[str, FittedChannel], ...]

@@ -40,13 +40,13 @@ def discharged(t, y, z):
 SPARK = Event(lambda t, y, z: 0.8 - y["voltage"], reset=discharged, name="spark")  # noqa: ARG005
 
 
-def charged(speed=1.0, events=SPARK, **options):
+def charged(speed: Any = 1.0, events: Any = SPARK, **options):
     settings: dict[str, Any] = {"t1": 4.0, "backend": "plain", "saveat": END} | options
     start = {"voltage": 0.0}, {"current": 1.0 * speed}
     return jaxdae.solve(Charge(speed), *start, events=events, **settings)
 
 
-def exact(t, speed=1.0):
+def exact(t, speed: Any = 1.0):
     """Voltage and number of sparks: from rest to the first, then between a fifth and four."""
     first, period = np.log(5) / speed, np.log(4) / speed
     since = np.maximum(t - first, 0.0) % period
@@ -82,6 +82,21 @@ def test_an_event_without_a_reset_ends_the_run_told_from_an_algebraic_variable(b
     np.testing.assert_allclose(run.final_time, np.log(4), atol=1e-8)
     np.testing.assert_allclose(run.final.z["current"], 0.25, atol=1e-13)
     np.testing.assert_allclose(run.y["voltage"], [0.75], atol=1e-13)
+
+
+@pytest.mark.slow
+def test_only_what_may_be_wrong_is_warned_of(recwarn):
+    """Of a run that ends early nothing; two events at once are pointed out."""
+    half = Event(lambda t, y, z: y["voltage"] - 0.5, direction=1, name="half")  # noqa: ARG005
+    run = charged(events=half, dt=0.1, saveat=None)
+    assert not recwarn.list
+    assert np.isinf(run.ts[-1])
+    same = lambda t, y, z: (y, z)  # noqa: ARG005, E731
+    twice = Event(
+        lambda t, y, z: 2 * y["voltage"] - 1, direction=1, reset=same, name="twice"  # noqa: ARG005
+    )  # fmt: skip
+    with pytest.warns(RuntimeWarning, match="'half' and 'twice' happened at the same time"):
+        charged(events=[Event(half.function, direction=1, reset=same, name="half"), twice])
 
 
 @pytest.mark.slow
