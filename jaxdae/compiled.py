@@ -19,7 +19,7 @@ from jaxdae.checks import are_known, calls_programs
 from jaxdae.memory import kinds, Memory, settings
 
 # Programs of one function, and traces of one that is shared, that are kept.
-_MOST_PROGRAMS, _MOST_TRACES = 1024, 128
+_MOST_PROGRAMS, _MOST_TRACES = 1024, 16
 
 
 class _Programs:

@@ -24,6 +24,7 @@ from jaxdae.runs import meter_of, run_direction, run_times, with_backend, with_c
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.dae_problem import DAEProblem
 from jaxdae.simulation.dae_run import run_dae
+from jaxdae.simulation.invalid import invalidated
 from jaxdae.simulation.problem import MAX_EVENTS, MAX_STEPS, Method, START_TOLERANCE
 from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.constrained_term import AbstractConstrainedTerm
@@ -33,13 +34,20 @@ from jaxdae.solvers.rodas5p import Rodas5P
 from jaxdae.systems.calls import check_instance, described
 from jaxdae.systems.checks import check_tolerance
 from jaxdae.systems.dae import DAE, Variables
-from jaxdae.systems.dae_checks import as_variables, check_shapes, index_of
+from jaxdae.systems.dae_checks import as_variables, check_shapes, index_of, is_of_index
 from jaxdae.systems.dae_equations import DAEEquations, dtype_of
-from jaxdae.systems.dae_start import check_start
+from jaxdae.systems.dae_start import check_start, is_near
 from jaxdae.systems.precision import in_dtype
 
 _SOLVER, _ADJOINT = RadauIIA(), diffrax.RecursiveCheckpointAdjoint()
 _EVERY_STEP = diffrax.SaveAt(t0=True, steps=True)
+_HIGHER = (
+    "the index of the equations is higher than solve takes, or their mass matrix is singular, at "
+    "the start; solve them outside of the transformation to see which."
+)
+_OFF = (
+    "the start is not consistent to start_tolerance; begin at jaxdae.consistent_start(dae, y, z)."
+)
 # Declarations whose shapes were checked: checking traces every function.
 _CHECKED = Memory(256)
 
@@ -68,8 +76,9 @@ def solve(
     """Solve differential-algebraic equations that are declared as `jaxdae.DAE`.
 
     The index is found at the start, by the ranks of derivatives, and equations of a higher one are
-    refused. Rows between steps, too, satisfy the algebraic equations, and `z` is computed from `y`:
-    with steps `h` of one length both are of order `h^5`, at index 1 and 2; between steps `h^4`.
+    refused; inside of a JAX transformation that, and the start, are checked when the program runs.
+    Rows between steps, too, satisfy the algebraic equations, and `z` is computed from `y`: with
+    steps `h` of one length both are of order `h^5`, at index 1 and 2; between steps `h^4`.
     Arguments, precision, compiling and derivatives are as in `jaxdae.simulate`.
 
     Args:
@@ -138,7 +147,9 @@ def solve(
         raise SimulationError(message if unsolved is None else f"{message} {unsolved.message}")
     said = [] if unsolved is None else [unsolved]
     if found.events is not None:
-        pieces = event_findings.segments(found.ts, found.saved, None, found.events)
+        reached = np.isfinite(found.ts)
+        rows = jax.tree.map(lambda x: x[reached], found.saved)
+        pieces = event_findings.segments(found.ts[reached], rows, None, found.events)
         said += event_findings.findings(problem, found, pieces)
     for one in said:
         warnings.warn(one.message, RuntimeWarning, stacklevel=2)
@@ -170,6 +181,8 @@ def prepare(
     if is_eager(equations, times.start, given):
         index = index_of(equations, times.start, given)
         check_start(equations, index, times.start, given, start_tolerance)
+    else:
+        given = _checked(equations, times.start, given, start_tolerance, throw=bool(throw))
     names = ("t", "y", "y_dot") if equations.implicit else DAE_NAMES
     events = in_dtype(check_events(events, max_events, t0, given, names), dtype)
     fixed = times.grid is not None
@@ -256,6 +269,24 @@ def _check_arguments(
             "solve saves variables as they are: leave fn and subs out of SaveAt, and compute what "
             "is wanted from y and z of the trajectory."
         )
+
+
+def _checked(
+    equations: DAEEquations, t, given: Variables, tolerance: float | None, *, throw: bool
+) -> Variables:
+    """A start whose numbers, or those of the equations, are known only when the program runs.
+
+    With `throw` what does not fit raises an error then. Otherwise it is the failure of the members
+    of a batch that it belongs to: their start is NaN.
+    """
+    t = jnp.asarray(t, dtype_of(given))
+    index = equations.index(t, given)
+    right = is_of_index(equations, index, t, given)
+    near = is_near(equations, index, t, given, tolerance)
+    if throw:
+        given = eqx.error_if(given, ~right, _HIGHER)
+        return eqx.error_if(given, ~near, _OFF)
+    return invalidated(given, ~(right & near))
 
 
 def _check_linearly_implicit(equations: DAEEquations, t, given: Variables) -> None:

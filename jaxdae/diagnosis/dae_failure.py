@@ -27,6 +27,11 @@ def describe_dae_failure(run) -> str:
     t, last = float(run.final_time), run.last
     equations = DAEEquations(run.dae, run.controller)
     head = f"the run stopped at t = {t:.6g} s ({reason_of(run.result)})."
+    if not all(np.isfinite(x).all() for x in jax.tree.leaves(last)):
+        return (
+            f"{head} The start is not finite; or inside of a transformation it was refused, as it "
+            "is not consistent or the index is too high: solve this member by itself to see which."
+        )
     try:
         index_of(equations, run.final_time, last)
     except ValueError as error:

@@ -83,8 +83,11 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
             examined = _with_last(rows_of(trajectory, _tolerance(problem, method)), trajectory)
             why = limited_by_stability(problem, method, trajectory, examined)
             message = message if why is None else f"{message} There, {why.message}"
-        unsolved = unsolved_steps(trajectory.stats, method.solver, failed=True)
-        message = message if unsolved is None else f"{message} {unsolved.message}"
+        more = (
+            changed_rank(problem.formulation, trajectory),
+            unsolved_steps(trajectory.stats, method.solver, failed=True),
+        )
+        message = " ".join([message, *(_sentence(x.message) for x in more if x is not None)])
         return Findings(Finding(message, time=float(trajectory.final_time)))
     known = lambda found: tuple(x for x in found if x is not None)  # noqa: E731
     # The parts of the trajectory are the same, put together anew.
@@ -128,6 +131,10 @@ def says_more(problem: Problem, method: Method) -> bool:
         or capabilities_of(controller).review is not says_nothing
         or any(x.asks_for_rank or x.held_rank is not None for x in held)
     )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _of_rows(problem: Problem, method: Method, examined: "ExaminedRows") -> tuple[Findings, Any]:

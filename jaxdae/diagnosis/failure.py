@@ -38,6 +38,10 @@ _REMEDY = (
     "solve=SingularityRobust()); if the constraints cannot be satisfied beyond that time, change "
     "them, or use Penalty, which gives way."
 )
+_OTHER_WAY = (
+    "beside a singular position, which kernels of large mechanisms do not pass, use "
+    'backend="plain" or jaxdae.solvers.HalfExplicit()'
+)
 _GIVES_WAY = (
     "Constraints with a mass give way, and pull by it in proportion to their residuals: where they "
     "cannot be satisfied, end the run before that or change them; a smaller alpha makes slower "
@@ -92,6 +96,8 @@ def describe_failure(trajectory, solver=None, control=None) -> str:
     if cause is None:
         weight = trajectory.formulation.capabilities.weight if trajectory.plain else None
         remedy = _REMEDY if weight is None else _GIVES_WAY
+        if _is_kernel_of_radau(trajectory, solver):
+            remedy = f"{_OTHER_WAY[0].upper()}{_OTHER_WAY[1:]}."
         least = _least_step(trajectory, control)
         cause = _constraint_report(
             trajectory, t, state, least or _too_stiff(trajectory, solver), remedy
@@ -208,6 +214,12 @@ def reason_of(result) -> str:
     return message.rstrip(".") or "failed"
 
 
+def _is_kernel_of_radau(trajectory, solver) -> bool:
+    """Whether its iterations may have left out the Jacobians of all stages."""
+    of_radau = solver is not None and isinstance(parts_of(solver).method, RadauIIA)
+    return of_radau and trajectory.backend == "native"
+
+
 def _too_stiff(trajectory, solver) -> str:
     """That steps are short for the sake of stability, and what to try."""
     method = None if solver is None else parts_of(solver).method
@@ -221,11 +233,7 @@ def _too_stiff(trajectory, solver) -> str:
             "(root_finder=diffrax.with_stepsize_controller_tols(optimistix.Newton)())",
         )
     if isinstance(method, RadauIIA):
-        if trajectory.backend == "native":
-            remedies += (
-                "beside a singular position, which kernels of large mechanisms do not pass, use "
-                'backend="plain" or jaxdae.solvers.HalfExplicit()',
-            )
+        remedies += (_OTHER_WAY,) if _is_kernel_of_radau(trajectory, solver) else ()
     elif not isinstance(method, Rodas5P):
         remedies += ("use a solver for stiff equations (jaxdae.solvers.Rodas5P())",)
     if used_up_its_steps(trajectory):

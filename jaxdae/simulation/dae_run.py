@@ -9,6 +9,7 @@ from jaxdae.simulation.dae_problem import DAEProblem
 from jaxdae.simulation.problem import Integration, Method, Solution
 from jaxdae.simulation.run import backend_of, marked, PLAIN, solution
 from jaxdae.simulation.saving import is_end
+from jaxdae.solvers.rodas5p import Rodas5P
 from jaxdae.systems.dae import Variables
 from jaxdae.systems.dae_start import nearest
 
@@ -25,7 +26,12 @@ def run_dae(problem: DAEProblem, method: Method) -> Solution:
     Raises:
         BackendError: when the native backend is asked for by name and cannot serve.
     """
-    begin, backend, events = (problem.state, None), backend_of(method.backend), None
+    backend, events = backend_of(method.backend), None
+    start = problem.state
+    if isinstance(method.solver, Rodas5P):
+        # Its stages begin at z, which follows from y with its derivatives.
+        start = _nearest(problem, problem.times.start, start, _all_finite(start))
+    begin = start, None
 
     def part(problem: DAEProblem, method: Method, y) -> Integration:
         """A part of a run between two events."""
@@ -46,10 +52,13 @@ def run_dae(problem: DAEProblem, method: Method) -> Solution:
 
 def _with_consistent_end(integration: Integration, problem: DAEProblem) -> Integration:
     """`z` at the end anew from `y`."""
-    leaves = jax.tree.leaves(integration.end)
-    ends = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
-    end = _nearest(problem, integration.end_time, integration.end, ends)
+    end = integration.end
+    end = _nearest(problem, integration.end_time, end, _all_finite(end))
     return integration._replace(end=end)
+
+
+def _all_finite(variables: Variables):
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(variables)]))
 
 
 def _consistent(integration: Integration, method: Method, problem: DAEProblem) -> Integration:

@@ -1,5 +1,6 @@
 """Runs of diffrax that an event may end within a step, not only between two ends of steps."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -41,6 +42,10 @@ class _Seen(NamedTuple):
     misfit: Misfit
 
 
+# Not as a program of its own, which JAX would keep a trace of: it is part of one.
+_diffeqsolve: Any = inspect.unwrap(diffrax.diffeqsolve)
+
+
 def solve_until(event: AbstractEvent | None, sign, terms, solver, t0, t1, dt0, y0, **how) -> Any:
     """`diffrax.diffeqsolve`, ended where functions fall to zero, within steps too.
 
@@ -59,7 +64,7 @@ def solve_until(event: AbstractEvent | None, sign, terms, solver, t0, t1, dt0, y
         The solution, and a `Misfit`, or `None` without an event.
     """
     if event is None:
-        return diffrax.diffeqsolve(terms, solver, t0, t1, dt0, y0, **how), None
+        return _diffeqsolve(terms, solver, t0, t1, dt0, y0, **how), None
     fixed = _without_derivatives((event, how["args"]))
     zero = jnp.zeros((), jnp.result_type(t0))
     first = jax.lax.stop_gradient(event.value(t0, y0, how["args"]))
@@ -88,7 +93,7 @@ def solve_until(event: AbstractEvent | None, sign, terms, solver, t0, t1, dt0, y
         "event": diffrax.Event(ahead, HALVING, direction=False),
     }
     monitored = _Monitored(solver, fixed)
-    found = diffrax.diffeqsolve(_Terms(terms), monitored, t0, t1, dt0, (y0, seen), **settings)
+    found = _diffeqsolve(_Terms(terms), monitored, t0, t1, dt0, (y0, seen), **settings)
     (ts, _), (ys, misfit) = found.ts, found.ys  # pyright: ignore[reportGeneralTypeIssues]
     misfit = jax.tree.map(lambda x: x[0], misfit)
     return eqx.tree_at(lambda s: (s.ts, s.ys), found, (ts, ys)), misfit

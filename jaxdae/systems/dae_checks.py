@@ -122,6 +122,47 @@ def index_of(equations: DAEEquations, t, variables: Variables) -> int:
     return index
 
 
+def is_of_index(equations: DAEEquations, index: int, t, variables: Variables):
+    """Whether ranks are those of an index, as `index_of` has them, of numbers that are traced.
+
+    Without derivatives.
+    """
+    equations, t, variables = jax.tree.map(
+        lambda x: jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x,
+        (equations, t, variables),
+    )
+    known = _matrices(equations, index, t, variables)
+    tolerance = float(jnp.finfo(dtype_of(variables)).eps) ** 0.75
+    if not equations.implicit:
+        # Without constraints or a mass matrix there is nothing that could be singular.
+        regular = [_is_regular(x, tolerance) for x in known.values()]
+        return jnp.all(jnp.stack(regular)) if regular else jnp.array(True)
+    by_rates, by_y = known["by_rates"], known["by_y"]
+    scaled = by_rates / _lengths(by_rates, 0)
+    rows = _lengths(scaled, 1)
+    scaled = scaled / rows
+    rest = jnp.eye(len(scaled), dtype=scaled.dtype) - scaled @ jnp.linalg.pinv(
+        scaled, rtol=tolerance
+    )
+    parts = by_rates / rows, rest @ (by_y / rows)
+    units = [jnp.maximum(jnp.max(jnp.abs(x)), jnp.finfo(x.dtype).tiny) for x in parts]
+    return _is_regular(parts[0] / units[0] + parts[1] / units[1], tolerance)
+
+
+def _is_regular(matrix, tolerance: float):
+    """Whether a matrix is regular, with columns scaled to unit length, then rows."""
+    scaled = matrix / _lengths(matrix, 0)
+    scaled = scaled / _lengths(scaled, 1)
+    finite = jnp.all(jnp.isfinite(scaled))
+    values = jnp.linalg.svd(jnp.where(finite, scaled, 0.0), compute_uv=False)
+    return finite & (jnp.min(values, initial=jnp.inf) > tolerance * jnp.max(values, initial=0.0))
+
+
+def _lengths(matrix, axis: int):
+    found = jnp.linalg.norm(matrix, axis=axis, keepdims=True)
+    return jnp.where(found > 0, found, 1.0)
+
+
 _MEANING = {
     "mass": "the mass matrix",
     "by_z": "the derivative of the constraints by z",

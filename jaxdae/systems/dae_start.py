@@ -366,6 +366,14 @@ def condition_names(equations: DAEEquations, index: int, variables: Variables) -
     return names if index == 1 else [*names, *(f"d/dt {x}" for x in names)]
 
 
+def is_near(equations: DAEEquations, index: int, t, variables: Variables, tolerance):
+    """Whether a start satisfies the equations, as `check_start` has it, of traced numbers."""
+    if tolerance is None:
+        return jnp.array(True)
+    distance = violation(equations, index, t, jax.lax.stop_gradient(variables)).distance
+    return jnp.all(distance <= tolerance)
+
+
 def check_start(
     equations: DAEEquations, index: int, t, variables: Variables, tolerance: float | None
 ) -> None:

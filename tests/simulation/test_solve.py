@@ -450,6 +450,96 @@ def test_dense_output_is_consistent_at_any_time():
         jaxdae.solve(Cubic(), 0.0, 1.0, t1=0.1, dt=0.1, backend="plain").evaluate(0.0)
 
 
+# What is known only when the program runs.
+
+
+class Chain(jaxdae.DAE):
+    """`x'' = z` and `x = r t^2` where `s` is zero: index 3, else `s z = x - r t^2`, index 1."""
+
+    s: float = 0.0
+    r: float = 1.0
+
+    def rate(self, t, y, z, u):
+        del t, u
+        return jnp.stack([y[1], z])
+
+    def constraints(self, t, y, z, u):
+        del u
+        return self.s * (z - 2 * self.r) + y[0] - self.r * t**2
+
+
+def _moved(s, z, throw):
+    run = jaxdae.solve(
+        Chain(s), jnp.zeros(2), z, t1=0.2, dt=0.1, backend="plain", throw=throw, saveat=END
+    )
+    return run.y[0], run.success
+
+
+@pytest.mark.slow
+def test_inside_of_a_transformation_index_and_start_are_checked_when_the_program_runs():
+    """Members of which the index is 3, or the start off, fail alone; with `throw` in words."""
+    s, z = jnp.array([1.0, 0.0, 1.0, jnp.nan]), jnp.array([2.0, 2.0, 3.0, 2.0])
+    y, good = jax.vmap(lambda s, z: _moved(s, z, False))(s, z)
+    assert good.tolist() == [True, False, False, False]
+    assert np.isnan(y[1:]).all()
+    np.testing.assert_allclose(y[0], [0.04, 0.4], atol=1e-6)  # 0.1^5
+    call = jax.jit(lambda s, z: _moved(s, z, True)[0])
+    with pytest.raises(Exception, match="the index of the equations is higher"):
+        call(0.0, 2.0)
+    with pytest.raises(Exception, match="the start is not consistent to start_tolerance"):
+        call(1.0, 3.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", [jaxdae.solvers.RadauIIA(), jaxdae.solvers.Rodas5P()])
+def test_derivatives_by_a_parameter_know_that_z_at_the_start_moves_with_it(solver):
+    """`y = 1 / (1 - k t)`, where `z` is given as the number that it is at `k = 1`."""
+
+    def end(k):
+        run = jaxdae.solve(
+            Growth(k), 1.0, 1.0, t1=0.5, dt=0.02, solver=solver, backend="plain", saveat=END
+        )
+        return run.y[0]
+
+    # Steps of a fiftieth to order five.
+    np.testing.assert_allclose(jax.grad(end)(1.0), 2.0, rtol=1e-6)
+
+
+class Reservoir(jaxdae.DAE):
+    """A flow `z` keeps the sum of two amounts: index 2, `y = a e^(-kt)`, and `1 - y`."""
+
+    k: float = 1.0
+
+    def rate(self, t, y, z, u):
+        del t, u
+        return jnp.stack([-self.k * y[0], z])
+
+    def constraints(self, t, y, z, u):
+        del t, z, u
+        return y[0] + y[1] - 1
+
+
+@pytest.mark.slow
+def test_a_batch_of_thousands_at_index_two_on_kernels_with_gradients():
+    """Of `z = k e^(-kt)` at the end, `(1 - k t) e^(-kt)`."""
+    ks = jnp.linspace(0.1, 1.5, 4096)
+
+    def total(ks):
+        start = jnp.array([1.0, 0.0])
+        runs = jax.vmap(
+            lambda k: jaxdae.solve(
+                Reservoir(k), start, k, t1=0.5, dt=0.05, backend="native", saveat=END, throw=False
+            )
+        )(ks)
+        return jnp.sum(runs.z[:, 0]), runs
+
+    (_, runs), gradient = jax.value_and_grad(total, has_aux=True)(ks)
+    assert bool(runs.success.all())
+    # Steps of a twentieth to order five.
+    np.testing.assert_allclose(runs.z[:, 0], ks * np.exp(-0.5 * ks), rtol=1e-8)
+    np.testing.assert_allclose(gradient, (1 - 0.5 * ks) * np.exp(-0.5 * ks), rtol=1e-7)
+
+
 # Parameters from data.
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import jaxdae
 from helpers.systems import DrivenPendulum, MassOnCircle
-from jaxdae.models import AppellHamel, KnifeEdge, SliderCrank
+from jaxdae.models import AppellHamel, KnifeEdge
 from jaxdae.solvers import half_explicit as coefficients, HalfExplicit, Projected
 
 END = diffrax.SaveAt(t1=True)
@@ -138,19 +138,6 @@ class Falling(jaxdae.System):
 def test_without_constraints_it_is_a_runge_kutta_method():
     found = run(Falling(), jaxdae.State(jnp.zeros(1), jnp.ones(1)), dt=0.5)
     np.testing.assert_allclose(found.q[-1], [1 - 0.5 * 9.81], rtol=1e-14)
-
-
-@pytest.mark.slow
-def test_the_slider_crank_passes_its_singular_position_on_its_branch():
-    crank = SliderCrank()
-    state = jaxdae.State(*crank.start())
-    options = {"stepsize_controller": diffrax.PIDController(rtol=1e-7, atol=1e-7)}
-    with pytest.warns(RuntimeWarning, match="near-singular position"):
-        found = run(crank, state, saveat=None, **options)
-    np.testing.assert_allclose(found.energy, found.energy[0], atol=1e-4)
-    turned = found.q[:, 0]
-    assert np.all(np.diff(turned) > 0)  # the crank turns on
-    np.testing.assert_allclose(found.q[:, 0], -found.q[:, 1], atol=1e-6)
 
 
 @pytest.mark.slow

@@ -171,6 +171,7 @@ def test_sixty_coordinates_stay_on_their_constraints(name):
     np.testing.assert_allclose(found.q[-1, 1], -0.5 * 9.81 * 1e-4, rtol=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["plain", "native"])
 @each("rattle-4")  # made as that of order 6 is
 def test_derivatives_in_both_modes_are_those_of_differences(name, backend):
