@@ -147,7 +147,9 @@ def solve(
         raise SimulationError(message if unsolved is None else f"{message} {unsolved.message}")
     said = [] if unsolved is None else [unsolved]
     if found.events is not None:
-        pieces = event_findings.segments(found.ts, found.saved, None, found.events)
+        reached = np.isfinite(found.ts)
+        rows = jax.tree.map(lambda x: x[reached], found.saved)
+        pieces = event_findings.segments(found.ts[reached], rows, None, found.events)
         said += event_findings.findings(problem, found, pieces)
     for one in said:
         warnings.warn(one.message, RuntimeWarning, stacklevel=2)

@@ -85,6 +85,21 @@ def test_an_event_without_a_reset_ends_the_run_told_from_an_algebraic_variable(b
 
 
 @pytest.mark.slow
+def test_only_what_may_be_wrong_is_warned_of(recwarn):
+    """Of a run that ends early nothing; two events at once are pointed out."""
+    half = Event(lambda t, y, z: y["voltage"] - 0.5, direction=1, name="half")  # noqa: ARG005
+    run = charged(events=half, dt=0.1, saveat=None)
+    assert not recwarn.list
+    assert np.isinf(run.ts[-1])
+    same = lambda t, y, z: (y, z)  # noqa: ARG005, E731
+    twice = Event(
+        lambda t, y, z: 2 * y["voltage"] - 1, direction=1, reset=same, name="twice"  # noqa: ARG005
+    )  # fmt: skip
+    with pytest.warns(RuntimeWarning, match="'half' and 'twice' happened at the same time"):
+        charged(events=[Event(half.function, direction=1, reset=same, name="half"), twice])
+
+
+@pytest.mark.slow
 def test_directions_count_where_functions_rise_or_fall():
     """A function that rises is none that falls; backward in time it falls."""
 
