@@ -55,7 +55,13 @@ def called_once(solve: Callable[[], np.ndarray]) -> Run:
     return Run(solve, time.perf_counter() - began)
 
 
-def climb(code: str, make: Callable[[Any], Run], settings: Iterable, wanted) -> list[Point]:
+def climb(
+    code: str,
+    make: Callable[[Any], Run],
+    settings: Iterable,
+    wanted,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Point]:
     """One code with all its settings, each called once.
 
     Args:
@@ -63,6 +69,7 @@ def climb(code: str, make: Callable[[Any], Run], settings: Iterable, wanted) -> 
         make: from a setting to a run.
         settings: from the coarsest to the finest.
         wanted: reference.
+        clock: that times the call.
 
     Returns:
         A point for each setting; where the first is missing, that one, and where one is slow, those
@@ -70,7 +77,7 @@ def climb(code: str, make: Callable[[Any], Run], settings: Iterable, wanted) -> 
     """
     results = []
     for setting in harness.progress(list(settings), code):
-        ready, missing = harness.attempt(lambda x=setting: _checked(make(x), wanted))
+        ready, missing = harness.attempt(lambda x=setting: _checked(make(x), wanted, clock))
         point = ready or Point("", "", missing=missing)
         point.code, point.setting = code, name(setting)
         results.append(point)
@@ -88,11 +95,11 @@ def name(setting: Any) -> str:
     return f"{setting} steps" if isinstance(setting, int) else str(setting)
 
 
-def _checked(run: Run, wanted: np.ndarray) -> Point:
+def _checked(run: Run, wanted: np.ndarray, clock: Callable[[], float]) -> Point:
     """A code and what its result is worth; the code and its setting are filled in later."""
-    began = time.perf_counter()
+    began = clock()
     size = relative_error(run.solve(), wanted)
-    taken = time.perf_counter() - began
+    taken = clock() - began
     return Point("", "", run.solve, None, run.setup_s, size, taken, **(run.work or {}))
 
 

@@ -56,6 +56,7 @@ STEPS = (250, 1000, 4000)
 # Of methods of low order.
 COARSE = (1e-4, 1e-5, 1e-6)
 MAX_STEPS = 200_000
+climb = partial(ladder.climb, clock=time.process_time)
 MECHANISMS: dict[str, Callable[[], Case]] = {
     "pendulum": lambda: chain(1, t1=5.0),
     "andrews": andrews,
@@ -189,7 +190,7 @@ def climbed(case: Case, name: str, method: Method, wanted) -> list[ladder.Point]
         ready = ladder.called_once(solve)
         return dataclasses.replace(ready, work=work_of(run(y, setting), method.each))
 
-    return ladder.climb(f"jaxdae, {name}", make, method.settings, wanted)
+    return climb(f"jaxdae, {name}", make, method.settings, wanted)
 
 
 def work_of(found, each: int | None) -> dict[str, int | None]:
@@ -231,7 +232,7 @@ def climbed_equations(
         ready = ladder.called_once(solved)
         return dataclasses.replace(ready, work=work_of(run(given, tolerance), each))
 
-    return ladder.climb(f"jaxdae, {type(solver).__name__}", make, TOLERANCES, wanted)
+    return climb(f"jaxdae, {type(solver).__name__}", make, TOLERANCES, wanted)
 
 
 def reference(case: Case) -> np.ndarray:
@@ -269,7 +270,7 @@ def points_of_equations(equations: testset.Equations, args: Any):
         if name.endswith("BDF") and not np.array_equal(equations.mass, np.eye(len(equations.mass))):
             continue  # for ordinary differential equations
         make = partial(lambda f, x: f(implicit_codes.of_equations(equations), x), make)
-        others += told(ladder.climb(name, make, TOLERANCES, wanted))
+        others += told(climb(name, make, TOLERANCES, wanted))
     return points, others
 
 
@@ -285,10 +286,10 @@ def points_of_mechanism(case: Case, args: Any):
         points += told(climbed(case, name, method, wanted))
     codes = {} if args.alone else IN_C if args.quick else IN_C | OTHERS
     for name, make in codes.items():
-        others += told(ladder.climb(name, partial(make, case.problem), TOLERANCES, wanted))
+        others += told(climb(name, partial(make, case.problem), TOLERANCES, wanted))
     if not (args.alone or args.quick):
         make = partial(exudyn_codes.generalized_alpha, case.problem)
-        others += told(ladder.climb("Exudyn generalized-alpha", make, STEPS, wanted))
+        others += told(climb("Exudyn generalized-alpha", make, STEPS, wanted))
     return points, others
 
 

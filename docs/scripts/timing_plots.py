@@ -21,7 +21,8 @@ SHOWN = (
 # Of the many methods those that are fastest somewhere, and other codes that are driven from C.
 WORK_SHOWN = (
     "jaxdae, Dopri8, Multipliers", "jaxdae, Projected Dopri8", "jaxdae, RadauIIA",
-    "jaxdae, Rodas5P, Multipliers", "C, DOP853", "C, RADAU5", "C, RADAU5, explicit form",
+    "jaxdae, Rodas5P, Multipliers", "jaxdae, Rodas5P", "C, DOP853", "C, RADAU5",
+    "C, RADAU5, explicit form",
     "C, RADAU5, index 3", "C, SUNDIALS CVODE Adams", "C, SUNDIALS CVODE BDF", "C, SUNDIALS IDA",
     "C, SUNDIALS IDA, index 1", "CasADi IDAS", "solve_dae Radau IIA",
 )  # fmt: skip
