@@ -34,7 +34,12 @@ from jaxdae.stability.stability_functions import (
 )
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import call_with_shapes, check_instance, check_parameters, described
-from jaxdae.systems.checks import check_functions, check_symmetric_mass, constraint_counts
+from jaxdae.systems.checks import (
+    check_functions,
+    check_linear_rate,
+    check_symmetric_mass,
+    constraint_counts,
+)
 from jaxdae.systems.dynamics import refuse_reaction_forces
 from jaxdae.tables import root_text
 
@@ -201,6 +206,7 @@ def _check_shapes(system, formulation, controller, state, t0, method) -> None:
     if are_known(system, state, t0):
         with jax.core.eval_context():
             check_symmetric_mass(system, t0, state)
+            check_linear_rate(system, jnp.asarray(t0, state.q.dtype), state)
     t = jnp.asarray(t0, state.q.dtype)
     if not formulation.capabilities.finds_reaction_forces:
         refuse_reaction_forces(system, t, state.q, state.v, state.w, u)

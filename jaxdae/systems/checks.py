@@ -40,13 +40,14 @@ def constraint_counts(system: System, state: State) -> tuple[int, int]:
 def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = True) -> None:
     """Check that every function of a system returns what it should, without calling most of them.
 
-    All are traced. Two are computed at the state, where they are declared: `points`, whose places
-    must be finite, and `mass_matrix`, which must be the Hessian of the kinetic energy, to the 3/4
-    power of the machine epsilon, relative to its largest entry.
+    All are traced. Three are computed at the state, where they are declared: `points`, whose places
+    must be finite; `mass_matrix`, which must be the Hessian of the kinetic energy; and `rate`,
+    which must be linear in the velocities; to the 3/4 power of the machine epsilon, relative to the
+    largest entry.
 
     Args:
         system: the declaration.
-        state: a state whose shapes are used; its numbers matter for `points` and `mass_matrix`.
+        state: a state whose shapes are used; its numbers matter for these three.
         u: control input, as the controller would return it.
         t: time [s].
         forces: check also `force` and `actuator_rate`, which may need the control input.
@@ -54,10 +55,12 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
     Raises:
         TypeError: for what is no system, or labels or points of another kind.
         ValueError: naming the function, the shape it returned and the one expected, or what it
-            failed with; or the entry in which mass matrix and energy differ most.
+            failed with; the entry in which mass matrix and energy differ most, or in which rates
+            are least linear.
     """
     check_functions(system, state, u, t, forces=forces)
     t = jnp.asarray(t, state.q.dtype)
+    check_linear_rate(system, t, state)
     _check_mass_matrix(system, t, state)
     _check_points(system, t, state.q)
 
@@ -220,6 +223,31 @@ def _returned(system: System, function: str, args) -> Any:
     else:
         check_parameters(name, written, ("self", *names))
     return call_with_shapes(name, getattr(system, function), args, names)
+
+
+@where_known
+def check_linear_rate(system: System, t, state: State) -> None:
+    """Rates of coordinates are linear in the velocities, as the equations take for granted.
+
+    Raises:
+        ValueError: for others, with an amount and the remedy.
+    """
+    if not has_rate(system):
+        return
+    n, dtype = state.v.size, state.q.dtype
+    a, b = (jnp.linspace(*ends, n, dtype=dtype) for ends in ((0.4, 1.3), (0.9, -0.6)))
+    with eval_context():
+        rates = [np.asarray(system.rate(t, state.q, v)) for v in (a, b, 2 * a - 3 * b, 0 * a)]
+    of_a, of_b, of_both, of_none = rates
+    off = np.maximum(np.abs(2 * of_a - 3 * of_b - of_both), np.abs(of_none))
+    i, scale = int(np.argmax(off)), max(np.abs(x).max(initial=0.0) for x in rates)
+    # Round-off of a few operations; rates that are not finite are told elsewhere.
+    if off[i] > float(np.finfo(dtype).eps) ** 0.75 * scale:
+        raise ValueError(
+            f"{type(system).__name__}.rate is not linear in the velocities: rates of a sum differ "
+            f"from the sum of rates by {off[i]:.3g} in entry {i} (t = {float(t):.6g}). Return "
+            "N(t, q) @ v; what else moves coordinates in time belongs to the constraints."
+        )
 
 
 @where_known

@@ -291,3 +291,21 @@ def test_what_takes_velocities_for_rates_refuses_others():
         jaxdae.simulate(
             Wrong(jnp.array(INERTIA)), jaxdae.Multipliers(), jaxdae.State(given.q, given.v), t1=0.1
         )
+
+
+@pytest.mark.parametrize("wrong", ["square", "constant"])
+def test_rates_that_are_not_linear_are_refused(wrong):
+    """The equations take `N(t, q) v`; other rates would make a motion, and a wrong one."""
+
+    class Wrong(Top):
+        def rate(self, t, q, v):
+            rate = super().rate(t, q, v)
+            return rate * (1 + v[0] ** 2) if wrong == "square" else rate + 0.1
+
+    system = Wrong(jnp.array(INERTIA))
+    start = jaxdae.State([1.0, 0.0, 0.0, 0.0], [0.1, 0.0, 0.2])
+    message = r"Wrong\.rate is not linear in the velocities: .* Return N\(t, q\) @ v"
+    with pytest.raises(ValueError, match=message):
+        jaxdae.simulate(system, jaxdae.Multipliers(), start, t1=0.1)
+    with pytest.raises(ValueError, match=message):
+        jaxdae.check_system(system, start)
