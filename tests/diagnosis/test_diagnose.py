@@ -11,7 +11,14 @@ from scipy.integrate import quad
 
 import jaxdae
 from helpers.measured_oscillator import Oscillator
-from jaxdae import Multipliers, Penalty, simulate, SimulationError, VelocityElimination
+from jaxdae import (
+    MinimumNormSolve,
+    Multipliers,
+    Penalty,
+    simulate,
+    SimulationError,
+    VelocityElimination,
+)
 from jaxdae.diagnosis import diagnose as diagnosis
 from jaxdae.diagnosis.singularities import find_near_singularities
 from jaxdae.formulations import LinearLaw
@@ -57,6 +64,15 @@ def test_a_run_is_examined_by_the_tolerance_of_its_steps(tolerances, how, tolera
 def test_a_run_that_may_fail_quietly_is_not_examined():
     run = simulate(CartesianPendulum(), Multipliers(), START, t1=0.1, dt=0.05, throw=False)
     assert "findings" not in vars(run)
+
+
+def test_what_formulations_say_of_a_run_themselves_is_asked_of_one_that_may_fail_quietly():
+    """Those that eliminate velocities, and solves that hold a rank, have something to say."""
+    found = {
+        law: "findings" in vars(simulate(CartesianPendulum(), law, START, t1=0.1, throw=False))
+        for law in (Multipliers(), VelocityElimination(), Multipliers(solve=MinimumNormSolve()))
+    }
+    assert [*found.values()] == [False, True, True]
 
 
 class Raised(jaxdae.System):
