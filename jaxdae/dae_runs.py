@@ -15,7 +15,7 @@ from jaxdae.compiled import jit
 from jaxdae.diagnosis import events as event_findings, preconditions
 from jaxdae.diagnosis.dae_failure import describe_dae_failure
 from jaxdae.diagnosis.failure import SimulationError
-from jaxdae.diagnosis.iterations import unsolved_steps
+from jaxdae.diagnosis.steps import unsolved_steps
 from jaxdae.events.declaration import check_events, DAE_NAMES, Event
 from jaxdae.events.records import REASONS
 from jaxdae.memory import kinds, Memory

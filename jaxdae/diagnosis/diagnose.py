@@ -19,8 +19,6 @@ from jaxdae.control.base import capabilities_of, control_input
 from jaxdae.diagnosis import branches, events, failure
 from jaxdae.diagnosis.backward import growth_along
 from jaxdae.diagnosis.findings import Finding, Findings, NearSingularity
-from jaxdae.diagnosis.instability import unstable_steps
-from jaxdae.diagnosis.iterations import unsolved_steps
 from jaxdae.diagnosis.preconditions import rest_along
 from jaxdae.diagnosis.singularities import (
     AROUND,
@@ -38,7 +36,7 @@ from jaxdae.diagnosis.singularities import (
     singularity_finding,
 )
 from jaxdae.diagnosis.starts import changed_rank
-from jaxdae.diagnosis.stiffness import limited_by_stability
+from jaxdae.diagnosis.steps import limited_by_stability, unsolved_steps, unstable_steps
 from jaxdae.formulations.base import says_nothing, solves
 from jaxdae.simulation.problem import default_tolerance, Method, Problem, ROUND_OFF
 from jaxdae.simulation.saving import is_plain

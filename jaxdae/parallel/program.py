@@ -108,6 +108,10 @@ def _run_chunk(mapped: PyTree, shared: PyTree, rest: PyTree, counts, mesh: Mesh)
         mapped, count = jax.tree.map(lambda x: x[0], (mapped, count))
         return jax.tree.map(lambda x: x[None], _run_blocks(mapped, shared, rest, count))
 
+    if mesh.size == 1:
+        # The same program, in which iterations of diffrax's implicit methods work, too: lineax
+        # finds that types of arrays differ where they name a mesh.
+        return on_device(mapped, shared, counts)
     sharded = jax.shard_map(
         on_device, mesh=mesh, in_specs=(split, everywhere, split), out_specs=split, check_vma=False
     )

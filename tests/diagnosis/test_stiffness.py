@@ -10,7 +10,7 @@ import pytest
 
 import jaxdae
 from helpers.stiff import ElasticRod, Follower, SpringJoints
-from jaxdae.diagnosis.stiffness import FEWEST_STEPS, is_explicit
+from jaxdae.diagnosis.steps import FEWEST_STEPS, is_explicit
 from jaxdae.formulations import (
     Baumgarte,
     Hamiltonian,

@@ -1,4 +1,7 @@
-r"""Runs whose steps are short for the sake of stability, not of accuracy.
+r"""What there is to say of the steps of a run.
+
+Some are short for the sake of stability, not of accuracy, and some too long to be stable; of others
+the iterations did not converge.
 
 At a row of a run the linearized vector field has the fastest root `lambda`, and an explicit method
 makes stable steps up to `|h lambda| = z`, the reach of its stability region in that direction. The
@@ -20,7 +23,12 @@ from jaxdae.simulation.linear_field import linear_field, Scaled, scaled
 from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.reach import reach
-from jaxdae.stability.stability_functions import has_stability_function, linear_stages
+from jaxdae.stability.stability_functions import (
+    amplification,
+    has_stability_function,
+    is_multistep,
+    linear_stages,
+)  # fmt: skip
 from jaxdae.tables import root_text
 
 # Fewer steps take moments, whatever keeps them short.
@@ -37,6 +45,14 @@ _NOTHING = 30.0
 _EXACT, _SLOW = 0.01, 0.1
 # Below this damping ratio vibrations take long to die away, and count by their own amplitude.
 _LIGHT = 0.02
+# The energy's change in all rows over that in the first half of them, above which a run is asked
+# whether its steps are stable: errors that have grown less are no part of what is to be seen.
+_GROWN = 10.0
+# Rows at which the vector field is linearized, of those before the energy has grown.
+_EARLY_ROWS = 4
+# Steps whose iterations do not converge: some are made at a first step that is too long, or
+# beside a singular position that is passed.
+_FEWEST_UNSOLVED, _UNSOLVED_SHARE = 10, 0.1
 
 
 class Stiffness(NamedTuple):
@@ -163,6 +179,85 @@ def limited_by_stability(problem, method, run, examined: Any) -> Finding | None:
         f"{_remedy(problem.formulation, method)}"
     )
     return Finding(message, found.product, found.time)
+
+
+def unstable_steps(problem, method, examined: Any, energy) -> Finding | None:
+    """What there is to say of fixed steps that are too long for an explicit method to be stable.
+
+    Their errors grow from step to step, and end in NaN where they have time for it. Before that the
+    numbers are finite and mean nothing.
+
+    Args:
+        problem: what was simulated.
+        method: how.
+        examined: rows that the run reached.
+        energy: there [J].
+    """
+    if examined.tolerance is not None or len(examined.ts) < 3:
+        return None
+    if not (is_explicit(method.solver) or is_multistep(method.solver)):
+        return None
+    change, grid = np.abs(energy - energy[0]), problem.times.grid
+    half = change[: (len(change) + 1) // 2].max()
+    if not change.max() > _GROWN * half:
+        return None
+    early = np.flatnonzero(np.maximum.accumulate(change) <= half)
+    rows = np.unique(np.linspace(0, early[-1], _EARLY_ROWS).round().astype(int))
+    ts, ys = np.asarray(examined.ts)[rows], jax.tree.map(lambda x: np.asarray(x)[rows], examined.ys)
+    found = linear_field(problem.parts, ts, ys)
+    if found is None:
+        return None
+    steps = np.array([examined.ts[-1] - examined.ts[0]]) / examined.steps
+    steps = steps if grid is None else np.diff(np.asarray(grid))
+    step = float(steps[np.argmax(np.abs(steps))])
+    # Backward in time what decays grows, and growing modes are part of the motion.
+    roots = found.fastest
+    decays = np.real(np.sign(step) * roots) <= 1e-6 * np.abs(roots)
+    method = parts_of(method.solver).method
+    limits = reach(method, np.sign(step) * roots)
+    share = np.where(decays, np.abs(step * roots) / limits, 0.0)
+    if not (share > 1).any():
+        return None
+    i = int(np.argmax(share > 1))  # the first: behind it may be what has grown
+    product, at, name = float(abs(step * roots[i])), float(found.ts[i]), type(method).__name__
+    grows = float(amplification(method, np.asarray(step * roots[i])))
+    message = (
+        f"the steps of {abs(step):.3g} s are too long for {name} to be stable, and the numbers of "
+        f"this run mean nothing: step times the fastest root {root_text(complex(roots[i]), 4)} 1/s "
+        f"of the linearized equations, at t = {at:.4g} s, is {product:.3g}, where {name} is stable "
+        f"up to {float(limits[i]):.3g}; errors grow by {grows:.3g} in each step, and the energy "
+        f"has changed by {float(change.max()):.3g} J, in the first half of the rows by "
+        f"{float(half):.3g} J. Take steps below {abs(step) / share[i]:.2g} s, adaptive ones (leave "
+        "dt out), or a solver for stiff equations, solver=jaxdae.solvers.Rodas5P()."
+    )
+    return Finding(message, product, at)
+
+
+def unsolved_steps(stats: dict[str, Any], solver, *, failed: bool = False) -> Finding | None:
+    """What there is to say of steps whose iterations did not converge, where they were many.
+
+    Args:
+        stats: of a run; without counts, such as those of a method that iterates nothing, there is
+            nothing to say.
+        solver: the method.
+        failed: whether the run ended early: then a share of them is enough, however few.
+    """
+    if "num_unsolved_steps" not in stats:
+        return None
+    unsolved, steps = (int(np.asarray(stats[f"num_{x}steps"])) for x in ("unsolved_", ""))
+    if unsolved < (1 if failed else _FEWEST_UNSOLVED) or unsolved < _UNSOLVED_SHARE * steps:
+        return None
+    mean = int(np.asarray(stats["num_iterations"])) / max(steps, 1)
+    message = (
+        f"Newton's iteration of {_name(solver)} did not converge in {unsolved} of {steps} steps, "
+        f"which were tried again with shorter ones (num_unsolved_steps in its stats; {mean:.3g} iterations a "
+        "step). Equations that jump within a step do this, such as dry friction or a controller "
+        "that switches: give the times of jumps, "
+        "diffrax.ClipStepSizeController(…, jump_ts=…), make them smooth, or declare an event; so "
+        "does a first step that is too long (give dt beside a stepsize_controller), and a position "
+        "in which constraints lose rank."
+    )
+    return Finding(message, float(unsolved))
 
 
 def _name(solver) -> str:
