@@ -62,7 +62,7 @@ class RadauIIA(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
     It is for `Multipliers()` without stabilization; and for a `jaxdae.DAE`, by `jaxdae.solve` or
     with a `DAETerm`. Of a motion that is not stiff explicit methods compute more digits in less
     time: a step costs one Jacobian, some five to twenty evaluations of all three stages, and two LU
-    decompositions, of `c = 2 n + k + 2 m + r` rows and of twice as many, for `n` coordinates, `k`
+    decompositions, of `c = 2 n + k + 2 m + r` rows, one of them complex, for `n` coordinates, `k`
     actuator states, `m` position and `r` velocity constraints.
 
     Derivatives are those of the discrete motion, by the implicit function theorem, in both modes.
