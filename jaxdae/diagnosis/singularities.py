@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
+from jaxdae.diagnosis.curves import hermite, resolved
 from jaxdae.diagnosis.findings import Finding, NearSingularity
 from jaxdae.diagnosis.starts import start_rank
 from jaxdae.formulations.base import solves
@@ -44,8 +45,6 @@ _PART = 0.1
 _MOST_BETWEEN = 20_000_000
 # Run once or twice, as long as it compiles: no optimization.
 BRIEFLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-# What trapezoids of the velocities may miss of a change: about 1 rad of an oscillation in a row.
-_RESOLVED = 0.1
 
 
 def as_numpy(tree):
@@ -85,7 +84,7 @@ def curve(xp, ts, q, v, i, s):
     """Times, coordinates and rates at parts `s (k, places)` of intervals `i (k,)` between rows."""
     h = (ts[i + 1] - ts[i])[:, None]
     ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
-    return ts[i][:, None] + s * h, *_hermite(xp, h[..., None], s[..., None], ends(q), ends(v))
+    return ts[i][:, None] + s * h, *hermite(xp, h[..., None], s[..., None], ends(q), ends(v))
 
 
 def _close_in(xp, values, ts, q, v, i):
@@ -163,7 +162,7 @@ def find_near_singularities(
         return _singular_values(scaled)[:, rank - 1], scaled
 
     # Parts of intervals in which a position may be: both ends, least singular values and `J` there.
-    i = np.flatnonzero(_resolved(np, ts, q, v))
+    i = np.flatnonzero(resolved(np, ts, q, v))
     ends = lambda x: np.stack([x[i], x[i + 1]])  # noqa: E731
     pieces = np.stack([np.zeros(i.size), np.ones(i.size)]), ends(rows), ends(jac * scales)
     for _ in range(_HALVINGS):
@@ -225,7 +224,7 @@ def least_singular_value(system, ts, states, held=None):
     if count == 1:
         return rows[0]
     rates = jax.vmap(lambda t, s: coordinate_rate(system, t, s.q, s.v))(ts, states)
-    known = _resolved(jnp, ts, states.q, rates)
+    known = resolved(jnp, ts, states.q, rates)
     bounds = jnp.where(known, lower_bounds(jnp, rows, jac * scales), jnp.inf)
     lowest = jnp.argsort(bounds)[:_INTERVALS]
     between, _ = _close_in(jnp, values, ts, states.q, rates, lowest)
@@ -369,7 +368,7 @@ def _between_rows(ts, states, intervals, shape) -> tuple[np.ndarray, np.ndarray,
     none = ts[:0], states.q[:0], states.v[:0]
     if intervals.size == 0:
         return none
-    i = intervals[_resolved(np, ts, states.q, states.v)[intervals]]
+    i = intervals[resolved(np, ts, states.q, states.v)[intervals]]
     _, c, n = shape
     places = min(_PLACES, int(_MOST_BETWEEN / max(1, i.size * c * c * n * 12)))
     if i.size == 0 or places == 0:
@@ -378,32 +377,3 @@ def _between_rows(ts, states, intervals, shape) -> tuple[np.ndarray, np.ndarray,
     t, q, v = curve(np, ts, states.q, states.v, i, s)
     flat = lambda x: x.reshape(-1, x.shape[-1]).astype(states.q.dtype)  # noqa: E731
     return t.reshape(-1).astype(ts.dtype), flat(q), flat(v)
-
-
-def _hermite(xp, h, s, q, v):
-    """Cubic Hermite interpolation of `q`, and its rate, at a part `s` of steps `h`.
-
-    Steps have shape `(k, 1, 1)`, parts `(k, places, 1)`; `q` and `v` are pairs of coordinates and
-    velocities at both ends, each `(k, 1, n)`.
-    """
-    (q0, q1), (v0, v1) = q, v
-    position = (
-        (1 + 2 * s) * (1 - s) ** 2 * q0
-        + s * (1 - s) ** 2 * h * v0
-        + s**2 * (3 - 2 * s) * q1
-        + s**2 * (s - 1) * h * v1
-    )
-    step = xp.where(h == 0, 1.0, h)
-    rate = 6 * s * (s - 1) * (q0 - q1) / step + (1 - s) * (1 - 3 * s) * v0 + s * (3 * s - 2) * v1
-    return position, rate
-
-
-def _resolved(xp, ts, q, v):
-    """Which intervals are short enough for the Hermite curve to follow the motion.
-
-    There the trapezoidal rule on the velocities nearly gives the change of the coordinates.
-    """
-    h = (ts[1:] - ts[:-1])[:, None]
-    largest = lambda x: xp.max(xp.abs(x), axis=1)  # noqa: E731
-    missed = largest(q[1:] - q[:-1] - 0.5 * h * (v[1:] + v[:-1]))
-    return missed <= _RESOLVED * xp.maximum(largest(h * v[1:]), largest(h * v[:-1]))

@@ -250,9 +250,9 @@ def unsolved_steps(stats: dict[str, Any], solver, *, failed: bool = False) -> Fi
     mean = int(np.asarray(stats["num_iterations"])) / max(steps, 1)
     message = (
         f"Newton's iteration of {_name(solver)} did not converge in {unsolved} of {steps} steps, "
-        f"which were tried again with shorter ones (num_unsolved_steps in its stats; {mean:.3g} iterations a "
-        "step). Equations that jump within a step do this, such as dry friction or a controller "
-        "that switches: give the times of jumps, "
+        f"which were tried again with shorter ones (num_unsolved_steps in its stats; {mean:.3g} "
+        "iterations a step). Equations that jump within a step do this, such as dry friction or a "
+        "controller that switches: give the times of jumps, "
         "diffrax.ClipStepSizeController(…, jump_ts=…), make them smooth, or declare an event; so "
         "does a first step that is too long (give dt beside a stepsize_controller), and a position "
         "in which constraints lose rank."
