@@ -94,7 +94,7 @@ class StageMatrix(NamedTuple):
     """The matrix `A^-1 (x) E + I (x) F` of simplified Newton iterations, by inverse factors.
 
     With `A^-1` in its real form it is one of `g E + F`, and one of twice that size, whose factors
-    are those of a complex one of the same size [HairerWanner1996, IV.8].
+    are those of a complex one of the same size [HairerWanner1996, section IV.8].
 
     Args:
         real: the first.
