@@ -360,7 +360,7 @@ class _Root(NamedTuple):
     rate: Float[Array, " e"]
 
 
-class _Progress(NamedTuple):
+class _SearchState(NamedTuple):
     stage: Any
     steps: Any
     x: Any
@@ -378,7 +378,7 @@ def _find_root(equations: Callable[[Any], _Linear], x, guessed) -> _Root:
     """
     search = _Search(x, jax.eval_shape(equations, x))
 
-    def body(now: _Progress) -> _Progress:
+    def body(now: _SearchState) -> _SearchState:
         at = equations(now.x)
         jacobian = jnp.where((now.stage == _GUESS) & ~guessed, 0, at.jacobian)
         inverse = _pseudoinverse(jacobian)
@@ -392,9 +392,9 @@ def _find_root(equations: Callable[[Any], _Linear], x, guessed) -> _Root:
         )
         root = _Root(now.x, inverse, at.residual, at.rate)
         stage = now.stage + jnp.where(searching & ~ended, 0, 1)
-        return _Progress(stage, now.steps + 1, following, best, method, root)
+        return _SearchState(stage, now.steps + 1, following, best, method, root)
 
-    start = _Progress(jnp.array(_GUESS), jnp.array(0), x, x, search.start, search.nothing)
+    start = _SearchState(jnp.array(_GUESS), jnp.array(0), x, x, search.start, search.nothing)
     return jax.lax.while_loop(lambda now: now.stage <= _LAST, body, start).root
 
 
@@ -414,7 +414,7 @@ class _Search:
         state = self.method.init(_model, x, model, _OPTIONS, out, None, frozenset())
         self.start, self.static = eqx.partition(state, eqx.is_array)
 
-    def step(self, now: _Progress, at: _Linear):
+    def step(self, now: _SearchState, at: _Linear):
         """Point to try next, best so far, whether the search is over, and the method's state."""
         x, best, residual, jacobian = (
             y.astype(self.float) for y in (now.x, now.best, at.residual, at.jacobian)

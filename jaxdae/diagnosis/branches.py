@@ -212,7 +212,7 @@ def _critical(system, t, q, speed: float, scales, rank: int) -> _Point | None:
     return _Point(x[:-1], float(x[-1]) / speed, y, g, now.jac, now.hessian)
 
 
-class _Equations(NamedTuple):
+class _CriticalPoint(NamedTuple):
     """Those of a critical point, with their slopes, and what describes the constraints there."""
 
     residual: Any
@@ -222,7 +222,7 @@ class _Equations(NamedTuple):
 
 
 @jit
-def _equations(system, scales, speed, x, y, g) -> _Equations:
+def _equations(system, scales, speed, x, y, g) -> _CriticalPoint:
     def phi(x):
         return scales * system.position_constraints(x[-1] / speed, x[:-1])
 
@@ -233,7 +233,7 @@ def _equations(system, scales, speed, x, y, g) -> _Equations:
 
     z = jnp.concatenate([x, y, g[None]])
     hessian = jax.hessian(lambda x: y @ phi(x))(x)
-    return _Equations(residual(z), jax.jacfwd(residual)(z), jax.jacfwd(phi)(x), hessian)
+    return _CriticalPoint(residual(z), jax.jacfwd(residual)(z), jax.jacfwd(phi)(x), hessian)
 
 
 def _form(point: _Point, rank: int) -> tuple[np.ndarray, np.ndarray] | None:

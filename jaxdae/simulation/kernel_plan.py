@@ -118,7 +118,7 @@ class KernelPlan(NamedTuple):
         )
 
     def _initial_value(self):
-        from jaxdae.kernels.integration.initial_value import Event, InitialValueProblem
+        from jaxdae.kernels.integration.initial_value import FallToZero, InitialValueProblem
 
         direction = [] if self.direction is not None else [jax.ShapeDtypeStruct((), self.dtype)]
         solver = stepping(self.solver)
@@ -130,12 +130,13 @@ class KernelPlan(NamedTuple):
                 self._equations, parameters, self.unravel, self.kind.has_no_rate()
             ),
         )
+        ends = FallToZero(self._event_values, fall, lowest) if self._event(self.shapes) else None
         return InitialValueProblem(
             self._rate, self.states, parameters, method,
             self._control if self.adaptive else None,
             self.unravel, self.dtype, project=finish,
             between=self._between if isinstance(self.solver, Sampled) else None,
-            event=Event(self._event_values, fall, lowest) if self._event(self.shapes) else None,
+            event=ends,
             timing=self._timing(),
         )  # fmt: skip
 

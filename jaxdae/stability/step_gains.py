@@ -116,7 +116,7 @@ def step_gains(
             below 1, an unknown regime, a solver without a stability function, or a traced step
             beside a motion; for a motion that does not serve, see `jaxdae.stability.measured`.
     """
-    method = _Method(solver)
+    method = _SolverKey(solver)
     _check(dt, margin)
     _check_motion(method, motion, dt, regime)
     pair, single, factor, single_factor = _damped_best(method, float(margin))
@@ -139,7 +139,7 @@ def step_gains(
     )
 
 
-class _Method:
+class _SolverKey:
     """A solver that equals others with the same coefficients."""
 
     def __init__(self, solver):
@@ -154,11 +154,11 @@ class _Method:
         return hash(self.key)
 
     def __eq__(self, other):
-        return isinstance(other, _Method) and self.key == other.key
+        return isinstance(other, _SolverKey) and self.key == other.key
 
 
 @lru_cache(256)
-def _damped_best(method: _Method, margin: float) -> tuple[Any, float, float, float]:
+def _damped_best(method: _SolverKey, margin: float) -> tuple[Any, float, float, float]:
     """The pair of roots and the single one that damp best, times the step, and their factors."""
     solver = method.solver
     known = zeros(solver) if margin == 1.0 and not method.multistep else np.zeros(0, complex)
@@ -238,7 +238,7 @@ def largest_turn(solver, gains: StepGains) -> float:
         of two; infinite where none up to 1.5 rad is, and for methods that are not explicit or have
         several steps.
     """
-    method = _Method(solver)
+    method = _SolverKey(solver)
     if method.multistep or np.triu(tableau(solver)[0]).any():
         return np.inf
     first, second = (complex(x) for x in gains.roots)
@@ -246,7 +246,7 @@ def largest_turn(solver, gains: StepGains) -> float:
 
 
 @lru_cache(256)
-def _least_turn(method: _Method, damping: float, stiffness: float) -> float:
+def _least_turn(method: _SolverKey, damping: float, stiffness: float) -> float:
     a, b, _ = tableau(method.solver)
 
     def rate(y):
@@ -310,7 +310,7 @@ def _check(dt, margin) -> None:
         )
 
 
-def _check_motion(method: _Method, motion, dt, regime: str) -> None:
+def _check_motion(method: _SolverKey, motion, dt, regime: str) -> None:
     if regime not in ("violation", "steps"):
         raise ValueError(f"regime must be one of 'violation', 'steps'; got {regime!r}.")
     if regime == "violation":

@@ -97,7 +97,7 @@ def consistent_start(
     return found
 
 
-class Free(NamedTuple):
+class Movable(NamedTuple):
     """What may move, of each variable; `None` for the default of the index.
 
     Args:
@@ -109,7 +109,7 @@ class Free(NamedTuple):
     z: Any
 
 
-def _free(given: Variables, hold, index: int, implicit: bool) -> Free | None:
+def _free(given: Variables, hold, index: int, implicit: bool) -> Movable | None:
     if hold is None:
         return None
     hold = (hold,) if isinstance(hold, str) else tuple(hold)
@@ -120,7 +120,7 @@ def _free(given: Variables, hold, index: int, implicit: bool) -> Free | None:
         if not any(_is_below(x, name) for x in known):
             raise ValueError(f"hold: nothing is called {name!r}; there are y, {second}, "
                              f"{listed(known, 20)}.")  # fmt: skip
-    free = Free(*(np.array([not any(_is_below(x, h) for h in hold) for x in part], bool)
+    free = Movable(*(np.array([not any(_is_below(x, h) for h in hold) for x in part], bool)
                   for part in names))  # fmt: skip
     if (implicit or index == 2) and not free.z.all():
         held = [x for x, moves in zip(names[1], free.z, strict=True) if not moves]
@@ -144,7 +144,7 @@ def _moved(equations: DAEEquations, index: int, t, given: Variables, free) -> Va
 
 
 def consistent(
-    equations: DAEEquations, index: int, t, given: Variables, free: Free | None = None
+    equations: DAEEquations, index: int, t, given: Variables, free: Movable | None = None
 ) -> Variables:
     """Consistent values next to given ones, as `consistent_start` has them; what fails is not said.
 

@@ -106,14 +106,14 @@ def _kernel(exported: Exported, register_width: int, width: int) -> list[Definit
     run, dtype = exported.run, exported.run.problem.dtype
     shapes = [(run.problem.states,), *(x.shape for x in run.problem.parameters)]
     arguments = [
-        *(_Given(x, int(np.prod(x))) for x in shapes),
-        *(_Given(x, 0) for x in _shapes_of_times(exported)),
+        *(_ArrayPerMember(x, int(np.prod(x))) for x in shapes),
+        *(_ArrayPerMember(x, 0) for x in _shapes_of_times(exported)),
     ]
     size = exported.interface.outputs.size
     own = exported.run.problem.states
     rows = size if own <= exported.interface.state.size else own * exported.interface.rows
     strides = [rows, own, size, len(StepSummary._fields)]
-    results = [_Given(x, y) for x, y in zip(run.results(), strides, strict=False)]
+    results = [_ArrayPerMember(x, y) for x, y in zip(run.results(), strides, strict=False)]
     lanes = _MemberLanes(width, dtype, register_width, arguments, results)
     # The parameters of a single member count as shared, so that large ones stay where they are.
     own_parameters = width > 1
@@ -174,7 +174,7 @@ def _status(w: Writer, interface: Interface, member: Integer) -> Number:
     return Number(w, w.load(kind, place), kind)
 
 
-class _Given(NamedTuple):
+class _ArrayPerMember(NamedTuple):
     """An array of each member."""
 
     shape: tuple[int, ...]

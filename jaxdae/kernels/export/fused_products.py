@@ -115,7 +115,7 @@ def _number(bits: Integer) -> Number:
     return Number(w, w.put("double", f"bitcast i64 {bits} to double"), "double")
 
 
-class _Scaled(NamedTuple):
+class _ScaledInteger(NamedTuple):
     """`±significand 2^exponent`, with the significand from 2^52 to 2^53."""
 
     significand: Integer
@@ -176,16 +176,18 @@ def _zeros(x: Integer) -> Integer:
     return Integer(x.writer, name)
 
 
-def _scaled(x: Number) -> _Scaled:
+def _scaled(x: Number) -> _ScaledInteger:
     """A number that is finite and not zero."""
     bits = _bits(x)
     exponent = (bits >> _FRACTION) & _EXPONENT
     fraction = bits & (2**_FRACTION - 1)
     normal = exponent.differs(0)
     shift = _zeros(fraction) - (63 - _FRACTION)
-    subnormal = _Scaled(fraction << (shift & 63), shift.constant(1 - _BIAS - _FRACTION) - shift)
-    usual = _Scaled(fraction | 2**_FRACTION, exponent - (_BIAS + _FRACTION))
-    return _Scaled(*(normal.choose(a, b) for a, b in zip(usual, subnormal, strict=True)))
+    subnormal = _ScaledInteger(
+        fraction << (shift & 63), shift.constant(1 - _BIAS - _FRACTION) - shift
+    )
+    usual = _ScaledInteger(fraction | 2**_FRACTION, exponent - (_BIAS + _FRACTION))
+    return _ScaledInteger(*(normal.choose(a, b) for a, b in zip(usual, subnormal, strict=True)))
 
 
 def _product(a: Integer, b: Integer) -> _Long:

@@ -76,7 +76,7 @@ class _Rate(NamedTuple):
         return self.function(t, y, *self.parameters)
 
 
-class Event(NamedTuple):
+class FallToZero(NamedTuple):
     """A run ends where a function falls from a positive value to zero.
 
     Args:
@@ -123,7 +123,7 @@ class InitialValueProblem:
         primal: "InitialValueProblem | None" = None,
         project: Callable | None = None,
         between: Callable | None = None,
-        event: Event | None = None,
+        event: FallToZero | None = None,
         timing: tuple[int, ...] = (),
     ):
         self.rhs, self.states, self.parameters = rhs, states, parameters

@@ -125,7 +125,7 @@ class KernelRun(NamedTuple):
         return [(self.rows, n), (n,), *more]
 
 
-class _Varied(NamedTuple):
+class _TangentRun(NamedTuple):
     """A run by JAX of states with their derivatives in some directions."""
 
     plain: Function
@@ -156,7 +156,7 @@ def varied(run: KernelRun, active: tuple[int, ...], directions: int) -> KernelRu
     more = run._replace(problem=problem, plain=None)
     if plain is None:
         return more
-    with_directions = _Varied(
+    with_directions = _TangentRun(
         plain, run.problem.states, len(run.problem.parameters), active, directions
     )
     shapes = tuple(jax.ShapeDtypeStruct(x, problem.dtype) for x in more.results())

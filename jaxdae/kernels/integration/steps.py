@@ -107,7 +107,7 @@ def read_time(lanes: Lanes, grid: Buffer, i, members, array) -> None:
         lanes.set(grid.read(lanes.count(members, lane), i), array, lane)
 
 
-class _Step(NamedTuple):
+class _StepArrays(NamedTuple):
     """Arrays of one step: its two ends in time, the states there, and the increments."""
 
     t0: Any
@@ -127,7 +127,7 @@ class _TimeRows:
         self._t, self._y = lanes.array(1), lanes.array(states)
         self._any = lanes.variable(0)
 
-    def save(self, step: _Step, members, wanted, until=None) -> None:
+    def save(self, step: _StepArrays, members, wanted, until=None) -> None:
         """Save what is due.
 
         Args:
@@ -184,7 +184,7 @@ class _FixedSteps:
         self.final = Buffer(lanes, lanes.results, 1, n, rank, 1)
         self.steps = self.grid.size - 1
         dense = problem.dense if saving.times else 0
-        self.step = _Step(*(lanes.array(k) for k in (1, 1, n, n, dense)))
+        self.step = _StepArrays(*(lanes.array(k) for k in (1, 1, n, n, dense)))
         self.carry, self.next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
         self.members = lanes.counters()
         self.at_times = None
@@ -315,7 +315,7 @@ class StepSizeControl:
         self.given = [lanes.array(1) for _ in self._given]
         self.begin, self.end, self.floor, *self._first = self.given
         dense = problem.dense if self._dense else 0
-        self.step = _Step(*(lanes.array(k) for k in (1, 1, n, n, dense)))
+        self.step = _StepArrays(*(lanes.array(k) for k in (1, 1, n, n, dense)))
         self.control, self._next_control = lanes.array(self.states), lanes.array(self.states)
         self._carry, self._next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
         self.keep, self.code, self._t0, self._t1 = (lanes.array(1) for _ in range(4))
@@ -324,7 +324,7 @@ class StepSizeControl:
             index = count + len(self._given)
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
             self._ends = _StepEnds(lanes, times)
-        self.event = None if problem.event is None else _Event(lanes, n)
+        self.event = None if problem.event is None else _EventSearch(lanes, n)
 
     def load(self, lane, member) -> None:
         """Put the start of a member into a lane."""
@@ -417,7 +417,7 @@ class StepSizeControl:
         self.lanes.copy_lane(self.problem.carried, self._next_carry, self._carry, lane)
 
 
-class _Event:
+class _EventSearch:
     """Where the runs of all lanes end before their time."""
 
     def __init__(self, lanes: Lanes, states: int):
@@ -429,7 +429,7 @@ class _Event:
         # The largest misfit of a run: its size, number of the function, time of the step.
         self.misfit = lanes.array(3)
 
-    def begin(self, step: _Step, fixed, wanted) -> None:
+    def begin(self, step: _StepArrays, fixed, wanted) -> None:
         """Evaluate the function at the starts of those lanes that want it."""
         lanes = self.lanes
         lanes.call("value", step.t0, step.y0, *fixed, self._following)
@@ -438,7 +438,7 @@ class _Event:
             for i, value in enumerate((0.0, 0.0, lanes.get(step.t0, lane))):
                 lanes.set(value, self.misfit, lane, i)
 
-    def find(self, step: _Step, fixed, wanted, any_lane) -> None:
+    def find(self, step: _StepArrays, fixed, wanted, any_lane) -> None:
         """Find where a step that is kept ends: at its end, or where the function falls to zero."""
         lanes = self.lanes
         any_lane.set(0)
@@ -460,7 +460,7 @@ class _Event:
                 lanes.copy_lane(1, self._time, self.until, lane)
                 lanes.copy_lane(self.states, self._located, self.state, lane)
 
-    def _compare(self, step: _Step, any_lane, lane) -> None:
+    def _compare(self, step: _StepArrays, any_lane, lane) -> None:
         """What was seen in the step of a lane."""
         lanes = self.lanes
         above = lanes.get(self._value, lane) > 0.0
@@ -478,7 +478,7 @@ class _Event:
         """Whether the function has fallen in the step of a lane."""
         return self.lanes.count(self._fallen, lane).differs(0)
 
-    def end(self, step: _Step, lane) -> None:
+    def end(self, step: _StepArrays, lane) -> None:
         """End the step of a lane where the function has fallen."""
         self.lanes.copy_lane(1, self.until, step.t0, lane)
         self.lanes.copy_lane(self.states, self.state, step.y0, lane)

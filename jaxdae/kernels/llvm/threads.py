@@ -19,7 +19,7 @@ _MARGIN = _MEGABYTE // 2
 _ATTRIBUTES = 256
 
 
-class _Task(ctypes.Structure):
+class _ThreadWork(ctypes.Structure):
     """What threads share: the first member that nobody has taken, and members of a part."""
 
     _fields_ = (
@@ -44,11 +44,11 @@ def share(count: int, least: int, need: int) -> list[Definition]:
     w = Writer()
     members = Integer(w, "%members")
     threads, part = _divided(members, count, least)
-    task = w.room(ctypes.sizeof(_Task), "i8")
+    task = w.room(ctypes.sizeof(_ThreadWork), "i8")
     values = {"arguments": "%a", "results": "%r", "next": 0, "members": members, "part": part}
     for name, value in values.items():
         kind = "ptr" if name in ("arguments", "results") else "i64"
-        w.store(kind, value, w.field(task, getattr(_Task, name)))
+        w.store(kind, value, w.field(task, getattr(_ThreadWork, name)))
     _run_all(w, task, threads, count, first, stack)
     return [_work(), w.define("share", "ptr %a, ptr %r, i64 %members")]
 
@@ -60,9 +60,9 @@ def _work() -> Definition:
     def read(field, kind: str = "i64") -> str:
         return w.load(kind, w.field(task, field))
 
-    arguments, results = read(_Task.arguments, "ptr"), read(_Task.results, "ptr")
-    members, part = Integer(w, read(_Task.members)), Integer(w, read(_Task.part))
-    taken = w.field(task, _Task.next)
+    arguments, results = read(_ThreadWork.arguments, "ptr"), read(_ThreadWork.results, "ptr")
+    members, part = Integer(w, read(_ThreadWork.members)), Integer(w, read(_ThreadWork.part))
+    taken = w.field(task, _ThreadWork.next)
     begin = Integer(w, w.name())
 
     def more() -> Condition:
