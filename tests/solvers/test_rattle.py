@@ -402,7 +402,7 @@ def test_what_does_not_fit_is_refused():
 
 def test_a_step_whose_iterations_do_not_converge_fails():
     fast = eqx.tree_at(lambda x: x.v, START, 20.0 * START.v)
-    said = r"no longer finite after t = 0 s.*iteration of Rattle found no end of the step.*Reduce dt"
+    said = r"no longer finite after t = 0 s.*iteration of Rattle found no end of .*Reduce dt"
     with pytest.raises(jaxdae.SimulationError, match=said):
         run(MassOnCircle(), fast, t1=2.0, dt=1.0)
 
