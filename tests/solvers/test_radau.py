@@ -262,7 +262,8 @@ def test_a_member_that_is_no_number_is_alone():
 
 def test_a_step_whose_iterations_do_not_converge_fails():
     fast = eqx.tree_at(lambda x: x.v, START, 20.0 * START.v)
-    with pytest.raises(jaxdae.SimulationError, match=r"no longer finite after t = 0 s.*reduce dt"):
+    said = r"no longer finite after t = 0 s.*iteration of RadauIIA found no end of .*Reduce dt"
+    with pytest.raises(jaxdae.SimulationError, match=said):
         run(MassOnCircle(), fast, t1=2.0, dt=1.0)
 
 

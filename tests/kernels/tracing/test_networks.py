@@ -90,7 +90,7 @@ class Pairs(eqx.Module):
 
 @pytest.mark.slow
 def test_the_plain_program_steps_in_for_what_is_too_long():
-    start, controller = State([0.1, 0.2], [0.0, 0.0]), Pairs(jnp.array(1e-3))
+    start, controller = State([0.1, 0.2], [0.0, 0.0]), Pairs(jnp.array(1e-6))
     settings = {"t1": 0.2, "dt": 0.1, "solver": RK4(), "controller": controller}
     found = simulate(Cart(), Multipliers(), start, **settings)
     assert found.backend == "plain"
