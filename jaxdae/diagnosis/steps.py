@@ -46,9 +46,9 @@ _EXACT, _SLOW = 0.01, 0.1
 # Below this damping ratio vibrations take long to die away, and count by their own amplitude.
 _LIGHT = 0.02
 # The energy's change in all rows over that in the first half of them, above which a run is asked
-# whether its steps are stable: errors that have grown less are no part of what is to be seen.
+# whether its steps are stable: errors that grew less are no part of what is to be seen.
 _GROWN = 10.0
-# Rows at which the vector field is linearized, of those before the energy has grown.
+# Rows at which the vector field is linearized, of those before the energy grows.
 _EARLY_ROWS = 4
 # Steps whose iterations do not converge: some are made at a first step that is too long, or
 # beside a singular position that is passed.
@@ -218,7 +218,7 @@ def unstable_steps(problem, method, examined: Any, energy) -> Finding | None:
     share = np.where(decays, np.abs(step * roots) / limits, 0.0)
     if not (share > 1).any():
         return None
-    i = int(np.argmax(share > 1))  # the first: behind it may be what has grown
+    i = int(np.argmax(share > 1))  # the first: behind it errors may be what is linearized
     product, at, name = float(abs(step * roots[i])), float(found.ts[i]), type(method).__name__
     grows = float(amplification(method, np.asarray(step * roots[i])))
     message = (

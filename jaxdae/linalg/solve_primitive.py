@@ -15,7 +15,7 @@ from jax.interpreters import batching, mlir
 from jaxdae.derivatives.primitives import replaced, results, varying_together
 
 # Up to this many unknowns a batch is solved at once. Beyond, on processors, one after the other:
-# LAPACK's calls for whole batches wait for XLA's threads while they hold one themselves, and two of
+# LAPACK's calls for batches wait for XLA's threads while they hold one themselves, and two of
 # them at once, on a machine of two cores, wait for each other for ever.
 _SMALL = 16
 

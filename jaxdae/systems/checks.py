@@ -241,7 +241,7 @@ def check_linear_rate(system: System, t, state: State) -> None:
     of_a, of_b, of_both, of_none = rates
     off = np.maximum(np.abs(2 * of_a - 3 * of_b - of_both), np.abs(of_none))
     i, scale = int(np.argmax(off)), max(np.abs(x).max(initial=0.0) for x in rates)
-    # Round-off of a few operations; rates that are not finite are told elsewhere.
+    # Round-off of a few operations; rates that are not finite are refused elsewhere.
     if off[i] > float(np.finfo(dtype).eps) ** 0.75 * scale:
         raise ValueError(
             f"{type(system).__name__}.rate is not linear in the velocities: rates of a sum differ "
