@@ -73,14 +73,14 @@ class Memory:
             make: gives the result.
         """
         try:
-            entry = _Entry((key, kinds(declared)), make)
+            entry = _Remembered((key, kinds(declared)), make)
         except TypeError:
             return make()
         now = settings()
         results = self._results.get(now)
         if results is None:
             # Threads that are here at once get the same.
-            made = functools.lru_cache(self._most)(_Entry.result)
+            made = functools.lru_cache(self._most)(_Remembered.result)
             results = self._results.setdefault(now, made)
         return results(entry)
 
@@ -88,7 +88,7 @@ class Memory:
         return sum(x.cache_info().currsize for x in self._results.values())
 
 
-class _Entry:
+class _Remembered:
     """A key, and what makes its result, which is forgotten afterwards."""
 
     __slots__ = ("hash", "key", "make")

@@ -411,7 +411,7 @@ def _finished(frame: "_Frame", suited, known: bool, settings: Given) -> tuple[Pr
     return _monitored(problem, method, throw=bool(settings.throw))
 
 
-def _bound(frame: "_Frame", suited, known: bool, settings: Given) -> "_Bound":
+def _bound(frame: "_Frame", suited, known: bool, settings: Given) -> "_BoundRun":
     """The same with a call that makes the run, as it was for another start where that is all."""
     leaves, structure = jax.tree.flatten(suited)
     last = frame.kept.get((structure, known))
@@ -423,12 +423,14 @@ def _bound(frame: "_Frame", suited, known: bool, settings: Given) -> "_Bound":
     problem, method = _finished(frame, suited, known, settings)
     if settings.throw and not is_eager(problem):
         run = partial(_raising, problem, method, kinds(problem.parts))
-        return _Bound(problem, method, run, leaves)
-    frame.kept[structure, known] = _Bound(problem, method, integrated.bind(problem, method), leaves)
+        return _BoundRun(problem, method, run, leaves)
+    frame.kept[structure, known] = _BoundRun(
+        problem, method, integrated.bind(problem, method), leaves
+    )
     return frame.kept[structure, known]
 
 
-class _Bound(NamedTuple):
+class _BoundRun(NamedTuple):
     """A run to be made.
 
     Args:
@@ -469,7 +471,7 @@ class _Frame(NamedTuple):
     events: tuple[Event, ...]
     direction: int | None
     method: Method
-    kept: dict[Any, "_Bound"]
+    kept: dict[Any, "_BoundRun"]
 
 
 # Of the last calls, as `_READY`: starts vary more often than what moves from them.

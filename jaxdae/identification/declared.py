@@ -239,7 +239,7 @@ class Mechanism(AbstractDeclared):
         return trajectory.states
 
 
-class Equations(AbstractDeclared):
+class DeclaredEquations(AbstractDeclared):
     """Differential-algebraic equations.
 
     Args:
@@ -356,7 +356,7 @@ def declared(made: Any, controller: Any) -> AbstractDeclared:
                 f"identify: build returned {len(parts)} things, must return a DAE, or (dae, "
                 "controller)."
             )
-        return Equations(parts[0], _controller(parts[1] if parts[1:] else None, controller))
+        return DeclaredEquations(parts[0], _controller(parts[1] if parts[1:] else None, controller))
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise TypeError(
             f"identify: build returned a {type(made).__name__}, must return (system, formulation), "

@@ -18,7 +18,7 @@ from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Times
 from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.constrained_term import enforces_constraints
-from jaxdae.solvers.counted import Totals
+from jaxdae.solvers.counted import IterationTotals
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.kernel_steps import step_method
 from jaxdae.solvers.monitored import Misfit
@@ -205,7 +205,7 @@ class _Steps(NamedTuple):
     result: Any
     reached: Any
     on_rows: bool
-    counts: Totals | None = None
+    counts: IterationTotals | None = None
 
 
 def _adaptive(sign, more, counts) -> _Steps:
@@ -219,7 +219,7 @@ def _adaptive(sign, more, counts) -> _Steps:
         _result(summary.result),
         summary.rows.astype(int),
         on_rows=False,
-        counts=None if counts is None else Totals(*StepCounts(*counts)),
+        counts=None if counts is None else IterationTotals(*StepCounts(*counts)),
     )
 
 

@@ -30,7 +30,7 @@ from jaxdae.events.records import (
 )
 from jaxdae.simulation.flow import event_rates, moved, slope
 from jaxdae.simulation.problem import Integration, Method, Problem
-from jaxdae.solvers.counted import Totals
+from jaxdae.solvers.counted import IterationTotals
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.monitored import Misfit
 
@@ -55,7 +55,7 @@ class _Part(NamedTuple):
         rows: what is saved.
         crossed: which functions are zero as they have just crossed it, shape (k,).
         pending: events that happen here, too, shape (k,).
-        steps: made, kept, and made in searches; what iterations took, as `Totals` has it.
+        steps: made, kept, and made in searches; what iterations took, as `IterationTotals` has it.
         events: that happened.
     """
 
@@ -115,7 +115,7 @@ def integrate(problem: Any, method: Method, y0, solve: Callable) -> tuple[Integr
     part = _Part(
         start, first, start, jnp.array(False), _SUCCESSFUL, jnp.full(ts.shape, jnp.inf, ts.dtype),
         jax.tree.map(lambda x: jnp.full((ts.size, *x.shape), jnp.inf, x.dtype), y0),
-        none, none, jnp.zeros(3 + len(Totals._fields), int), records,
+        none, none, jnp.zeros(3 + len(IterationTotals._fields), int), records,
     )  # fmt: skip
 
     def advanced(part: _Part) -> _Part:
@@ -204,9 +204,9 @@ class _Run:
         found = self._zero(part, behind, until, end, seen, okay)
         times, rows = self._rows(part, integration, end, until, found)
         stats = integration.stats
-        self.example["counts"] = all(x in stats for x in Totals.names())
+        self.example["counts"] = all(x in stats for x in IterationTotals.names())
         steps = [stats[x] for x in ("num_steps", "num_accepted_steps")]
-        steps += [search.stats["num_steps"], *(stats.get(x, 0) for x in Totals.names())]
+        steps += [search.stats["num_steps"], *(stats.get(x, 0) for x in IterationTotals.names())]
         steps = jnp.stack([jnp.asarray(x, int) for x in steps])
         unwatched = ~behind.known & (part.events.unwatched == jnp.inf)
         events = eqx.tree_at(
@@ -417,7 +417,7 @@ class _Run:
         }  # fmt: skip
         example = self.example
         if example["counts"]:
-            stats |= Totals(*counts).stats()
+            stats |= IterationTotals(*counts).stats()
         return Integration(
             example["backend"], ts, rows, time, end[0], stats, part.result,
             why_not=example["why_not"],

@@ -17,7 +17,7 @@ from jaxdae.solvers.projected import Projected
 from jaxdae.solvers.wrapped import AbstractAroundSolver, AbstractChangedEnds
 
 
-class Totals(NamedTuple):
+class IterationTotals(NamedTuple):
     """What the steps of a run took.
 
     Args:
@@ -31,7 +31,7 @@ class Totals(NamedTuple):
     unsolved: Any
 
     @classmethod
-    def of_step(cls, counts: Counts) -> "Totals":
+    def of_step(cls, counts: Counts) -> "IterationTotals":
         """Those of one step."""
         return cls(counts.iterations, counts.factorizations, 1 - counts.converged)
 
@@ -75,7 +75,7 @@ class _CountedSteps(AbstractAroundSolver):
 
 
 class Counting(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
-    """Steps as `controller` chooses them, of a `counted` solver; its state has the `Totals` beside.
+    """Steps as `controller` chooses them, of a `counted` solver, whose `IterationTotals` it keeps.
 
     Args:
         controller: any step size controller.
@@ -106,7 +106,7 @@ class Counting(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
         end, state = self.controller.init(terms, t0, t1, y0, dt0, args, func, error_order)
-        return end, (state, Totals(*(jnp.zeros((), int) for _ in Totals._fields)))
+        return end, (state, IterationTotals(*(jnp.zeros((), int) for _ in IterationTotals._fields)))
 
     def adapt_step_size(
         self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
@@ -116,5 +116,7 @@ class Counting(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
         *chosen, state, result = self.controller.adapt_step_size(
             t0, t1, y0, y1_candidate, args, error, error_order, state
         )
-        totals = jax.tree.map(lambda a, b: a + b.astype(int), totals, Totals.of_step(counts))
+        totals = jax.tree.map(
+            lambda a, b: a + b.astype(int), totals, IterationTotals.of_step(counts)
+        )
         return (*chosen, (state, totals), result)

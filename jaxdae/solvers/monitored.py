@@ -187,10 +187,10 @@ class _Monitored(AbstractAroundSolver):
     @property
     def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Its dense output, along which what was seen is that of the step."""
-        return _DenseOutput(self.solver.interpolation_cls)
+        return _MonitoredOutput(self.solver.interpolation_cls)
 
 
-class _DenseOutput(NamedTuple):
+class _MonitoredOutput(NamedTuple):
     """Makes the dense output of a step.
 
     Args:

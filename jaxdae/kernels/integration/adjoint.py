@@ -471,7 +471,7 @@ class _AdaptiveAdjoint(_Adjoint):
                 self.add_row(index // every + int(self.saving.start), lane)
 
 
-class _Factors(NamedTuple):
+class _FactorPair(NamedTuple):
     """Factors that a step gives, by their arrays; the left one is transposed."""
 
     rank: Rank
@@ -490,7 +490,7 @@ class _Cotangent:
         self._sizes = sizes
         self._rest = sizes[0] if pieces.rest else 0
         factors = iter(self.step[1:] if pieces.rest else self.step)
-        self._products = [_Factors(x, next(factors), next(factors)) for x in pieces.ranks]
+        self._products = [_FactorPair(x, next(factors), next(factors)) for x in pieces.ranks]
         # Functions that add the products.
         self.definitions: list[Definition] = []
         self._reserve()
