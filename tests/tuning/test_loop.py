@@ -249,6 +249,7 @@ REFUSED = [
     (lambda x: x**2, jnp.array(1.0), {"starts": 0}, "starts is 0, must be at least 1"),
     (lambda x: x**2, jnp.array(1.0), {"mode": "both"}, 'mode is "both", must be'),
     (lambda x: x**2, jnp.array(1.0), {"resume": True}, "need the file: give `checkpoint`"),
+    (never, jnp.array(1.0), {"checkpoint": "x", "resume": True, "overwrite": True}, "contradict"),
     (never, jnp.array(1.0), {"tolerance": -1e-8}, "tolerance is -1e-08, must be between 0 and 1"),
     (never, jnp.array(1.0), {"tolerance": "1e-8"}, "tolerance is '1e-8', must be between 0 and 1"),
     (never, jnp.array(1.0), {"tolerance": np.nan}, "tolerance is nan, must be between 0 and 1"),
