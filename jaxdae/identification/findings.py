@@ -399,7 +399,7 @@ def _of_run(
         refused=None if found is None else found.message,
         fixed=fit.model.settings.fixed_step,
         openings=_openings(phi, x, q, combination, units, least, names),
-        constraints=tuple(system.labels().constraint(k) for k in involved),
+        constraints=tuple(system.labels().constraint(int(k)) for k in involved),
     )
 
 
