@@ -17,7 +17,7 @@ import pytest
 
 import jaxdae
 from helpers.spring import Spring
-from jaxdae import BackendError, Baumgarte, Multipliers, simulate, State
+from jaxdae import BackendError, Baumgarte, Hamiltonian, Multipliers, simulate, State
 from jaxdae.control import AbstractSampledController
 from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import Projected, Rodas5P
