@@ -24,17 +24,11 @@ FEW = 64
 
 
 class NamedOptimizer(NamedTuple):
-    """An optimizer with a name.
+    """An optimizer with a name."""
 
-    Attributes:
-        title: as `TuningResult.method` has it.
-        description: for whom it is, in one line.
-        make: the optimizer, from the round-off of the parameters' precision.
-    """
-
-    title: str
-    description: str
-    make: Callable[[float], Any]
+    title: str  # as `TuningResult.method` has it
+    description: str  # for whom it is, in one line
+    make: Callable[[float], Any]  # the optimizer, from the round-off of the parameters' precision
 
 
 OPTIMIZERS: dict[str, NamedOptimizer] = {
