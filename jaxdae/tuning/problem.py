@@ -83,7 +83,7 @@ class TuningMethod(NamedTuple):
 
     # Of all starts, `(problem, starts, spread, key) -> state`, with `progress`.
     initial_state: Callable[["TuningProblem", int, float, Array], Any]
-    # One evaluation from one start, `(problem without its arrays, those, state) -> (state, record)`.
+    # One evaluation from one start, `(problem without arrays, those, state) -> (state, record)`.
     step: Callable[["TuningProblem", "TuningProblem", Any], tuple[Any, Record]]
     # What the optimizer computes, without the objective.
     program: Callable[["TuningProblem"], ClosedJaxpr]
