@@ -10,6 +10,7 @@ import sys
 from contextlib import redirect_stdout
 
 import diffrax
+import jax
 import numpy as np
 import pytest
 
