@@ -1,6 +1,6 @@
 """What a picture needs to know of a run: its finished rows, curves between them, failure, names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,20 @@ BLOWN_UP = 1e30
 # Of more rows than this the straight lines between them are shorter than a picture shows.
 MANY_ROWS = 1000
 _POINTS_BETWEEN_ROWS = 8
+
+
+def check_quantities(quantities: Sequence[str], known: Iterable[str]) -> None:
+    """Refuse quantities that cannot be drawn, or none.
+
+    Raises:
+        ValueError: naming them, and those that can be.
+    """
+    unknown = [quantity for quantity in quantities if quantity not in known]
+    if unknown or not quantities:
+        raise ValueError(
+            f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
+            f"choose from {', '.join(map(repr, known))}"
+        )
 
 
 def named(trajectories: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from jaxdae.diagnosis.failure import describe_failure
 from jaxdae.events.records import Events
 from jaxdae.results import derived_quantities
 from jaxdae.results.naming import WORKS as WORKS
-from jaxdae.storage.runs import About, PLACES, RATES
+from jaxdae.storage.runs import About, PLACES, RATES, with_head
 from jaxdae.systems import Points, State
 from jaxdae.systems.kinematics import along_motion
 from jaxdae.version import __version__
@@ -49,11 +49,7 @@ def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
     Raises:
         ValueError: inside a JAX transformation, or for a run that saved no states.
     """
-    if not are_known(run):
-        raise ValueError(
-            "inside jax.jit, jax.vmap or jax.grad a trajectory has no numbers yet: return it, and "
-            "save or export what the transformed function returns."
-        )
+    check_known(run)
     read = jax.device_get(_read(run))
     plain, left_out = parameters(run)
     read |= {f"parameters.{name}": x for name, x in plain.items()}
@@ -63,6 +59,15 @@ def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
         arrays |= {PLACES: drawing.places, RATES: drawing.rates}
         about = dataclasses.replace(about, drawing=drawing.words)
     return arrays, about
+
+
+def check_known(run: Any) -> None:
+    """Refuse a run that is traced."""
+    if not are_known(run):
+        raise ValueError(
+            "inside jax.jit, jax.vmap or jax.grad a trajectory has no numbers yet: return it, and "
+            "save or export what the transformed function returns."
+        )
 
 
 def _read(run) -> dict[str, Any]:
@@ -100,8 +105,7 @@ def events_from(known: Mapping[str, Any], names: tuple[str, ...]) -> Events | No
     """The events of a stored run; `None` for one without."""
     if not names:
         return None
-    head = f"{EVENTS}."
-    fields = {x.removeprefix(head): y for x, y in known.items() if x.startswith(head)}
+    fields = with_head(known, f"{EVENTS}.")
     states = {x: state(*(fields.pop(f"{x}.{y}") for y in "qvw")) for x in _STATES}
     parts: Any = {**fields, **states}
     return Events(names=names, **parts)
@@ -183,7 +187,7 @@ def _about(run, left_out: tuple[str, ...]) -> About:
         model=type(system).__name__,
         formulation=type(formulation).__name__,
         settings=repr(formulation),
-        controller=None if inner is None else getattr(inner, "__name__", type(inner).__name__),
+        controller=controller_name(inner),
         backend=run.backend,
         solver=run.solver,
         why_solver=run.why_solver,
@@ -196,6 +200,13 @@ def _about(run, left_out: tuple[str, ...]) -> About:
         events=() if run.events is None else run.events.names,
         versions={"jaxdae": __version__, "jax": version("jax")},
     )
+
+
+def controller_name(controller: Any) -> str | None:
+    """Name of a function, or of the class of a controller; `None` for none."""
+    if controller is None:
+        return None
+    return getattr(controller, "__name__", type(controller).__name__)
 
 
 class Drawing(NamedTuple):

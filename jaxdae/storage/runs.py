@@ -100,6 +100,11 @@ class TrajectoryFileError(ValueError):
     """A file holds no trajectory, a damaged one, or one of a later format."""
 
 
+def with_head(known: Mapping[str, Any], head: str) -> dict[str, Any]:
+    """Entries whose names begin so, without that beginning."""
+    return {x.removeprefix(head): y for x, y in known.items() if x.startswith(head)}
+
+
 def with_suffix(path: str | Path) -> Path:
     """The name of a file of NumPy's format: `.npz` behind a name that does not end so."""
     path = Path(path)

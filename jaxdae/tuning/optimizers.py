@@ -12,7 +12,6 @@ from jaxtyping import PyTree
 
 from jaxdae.names import unknown_name
 from jaxdae.tuning import damping, iteration
-from jaxdae.tuning.constraints import check_constraints
 from jaxdae.tuning.descent import default_optimizer, DESCENT
 from jaxdae.tuning.iteration import ITERATION
 from jaxdae.tuning.problem import Chosen, TuningProblem
@@ -59,16 +58,6 @@ OPTIMIZERS: dict[str, NamedOptimizer] = {
         "for any objective; slow, but it bears rough ones",
         lambda _: default_optimizer(),
     ),
-    "slsqp": NamedOptimizer(
-        "SLSQP of SciPy",
-        "for objectives under constraints: sequential quadratic programs",
-        lambda _: "slsqp",
-    ),
-    "trust-constr": NamedOptimizer(
-        "trust-constr of SciPy",
-        "for objectives under constraints, where SLSQP fails: trust regions and a barrier",
-        lambda _: "trust-constr",
-    ),
 }
 
 
@@ -78,16 +67,9 @@ def choose(
     optimizer: Any,
     mode: Mode = "auto",
     tolerance: float | None = None,
-    constraints: Any = (),
 ) -> Chosen:
-    """The optimizer that was asked for, or the one that suits the objective.
-
-    Raises:
-        ValueError: if there is none of that name or kind, or the objective does not have what it
-            needs.
-    """
+    """The optimizer that was asked for, or the one that suits the objective."""
     problem = TuningProblem.make(objective, params, None, check_mode(objective, mode))
-    problem = dataclasses.replace(problem, constraints=check_constraints(constraints))
     point = ravel_pytree(problem.trained)[0]
     epsilon = float(jnp.finfo(point.dtype).eps)
     if optimizer is None:
@@ -107,11 +89,7 @@ def choose(
 
 
 def check_mode(objective: Any, mode: str) -> str:
-    """How to differentiate: as the objective says, else as asked, else in reverse.
-
-    Raises:
-        ValueError: if there is no such mode, or the objective is built for another.
-    """
+    """How to differentiate: as the objective says, else as asked, else in reverse."""
     if mode not in ("auto", "forward", "reverse"):
         raise ValueError(f'tune: mode is "{mode}", must be "auto", "forward" or "reverse".')
     built_for = getattr(objective, "mode", None)
@@ -127,9 +105,6 @@ def check_mode(objective: Any, mode: str) -> str:
 
 def _suitable(problem: TuningProblem, size: int) -> tuple[str, str]:
     """Name of the optimizer for a kind of objective, and the reason."""
-    if problem.constraints:
-        names = ", ".join(x.name for x in problem.constraints)
-        return "slsqp", f"because there are constraints ({names})"
     if not _offers_residuals(problem.objective):
         return "adam", "because the objective offers no residuals"
     try:
@@ -151,14 +126,6 @@ def _driven(problem: TuningProblem, optimizer: Any, title: str, size: int, mode:
     """The problem with its optimizer, and the method that drives it."""
     import optax
 
-    if isinstance(optimizer, str):  # of SciPy
-        return dataclasses.replace(problem, optimizer=optimizer), None
-    if problem.constraints:
-        raise ValueError(
-            f"tune: {title} takes no constraints, and there is {problem.constraints[0].name!r}; "
-            'choose "slsqp" or "trust-constr", or a parametrization that keeps the condition by '
-            "itself: Positive, Interval, PositiveDefinite, HurwitzPolynomial."
-        )
     if isinstance(optimizer, optax.GradientTransformation):
         optimizer = optax.with_extra_args_support(optimizer)
         return dataclasses.replace(problem, optimizer=optimizer), DESCENT

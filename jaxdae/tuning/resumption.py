@@ -25,9 +25,6 @@ def require_same_objective(
     Its code cannot be compared, but what it computes can. The same program gives the same numbers,
     bit for bit; another machine or release may round otherwise, and a run amplifies that: what
     differs by more than the root of the precision, relative to the loss, is another function.
-
-    Raises:
-        CheckpointError: naming what differs, with both numbers.
     """
     loss = np.abs(stored.loss[0])
     epsilon = max(epsilon, float(jnp.finfo(np.asarray(again.loss).dtype).eps))
@@ -65,7 +62,6 @@ def fingerprint(
         A dictionary of JSON values.
     """
     problem, method = chosen.problem, chosen.method
-    assert method is not None  # `tune` saves no runs of SciPy's
     program, optimizer = method.program(problem), method.memory(state)
     trained, objective = problem.trained, problem.objective
     name = getattr(objective, "__qualname__", type(objective).__name__)
