@@ -204,23 +204,6 @@ def test_without_a_linker(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@with_compiler
-@pytest.mark.parametrize("name", ["members", pytest.param("run", marks=pytest.mark.slow)])
-def test_names_of_functions_inside_are_free(tmp_path, name):
-    """The run is there under the name that it is given, and does not call itself."""
-    files = export_pendulum(tmp_path, name=name, target=HERE)
-    result = executed(files, "system_mass", 0.0, 0.5)
-    assert (result.status, result.failed, result.one.steps) == (0, 0, 25)
-
-
-def test_inputs_of_the_same_name_are_numbered():
-    from jaxdae.kernels.export.interface import identifiers
-
-    assert identifiers(["system.a.b", "system.a_b", "system['a b']"]) == [
-        "system_a_b", "system_a_b_2", "system_a_b_3",
-    ]  # fmt: skip
-
-
 def test_arrays_are_named_by_their_places(tmp_path):
     class Masses(jaxdae.System):
         masses: dict
