@@ -180,8 +180,8 @@ def _unstable(result: Analysis) -> str:
         else ""
     )
     return (
-        f"the equilibrium is unstable: its root {root_text(worst[0])} makes a deviation grow e-fold in "
-        f"{1 / rate:.4g} s.{remedy}"
+        f"the equilibrium is unstable: its root {root_text(worst[0])} makes a deviation grow "
+        f"e-fold in {1 / rate:.4g} s.{remedy}"
     )
 
 
