@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import zipfile
 from functools import partial
 from typing import Any
 
@@ -89,7 +88,7 @@ def test_a_failed_run_is_stored_with_the_reason(batch, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (0,)])
+@pytest.mark.parametrize("shape", [(), (2, 3), (0,)])
 def test_every_bit_of_any_shape_comes_back(tmp_path, dtype, shape):
     """Signs of zeros, subnormal numbers, infinities and the bits of NaN."""
     run = stored(shape, dtype=dtype)
@@ -172,65 +171,51 @@ def _altered(path, **changes):
     np.savez(path, about=np.array(json.dumps(about)), **arrays)
 
 
-def test_files_of_another_kind_are_refused(tmp_path):
+def _damaged(path):
+    """Files that hold no run, by how they came to be so, and what is said of them."""
+    run = stored((4,))
+    run.save(path)
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[flipped.index(run.q.tobytes()) + 11] ^= 1
+    later = {"version": 2, "versions": {"jaxdae": "9.1"}}
+    yield b"t, x", r"run\.npz holds no trajectory"
+    yield b"", r"run\.npz holds no trajectory"
+    yield content[: len(content) // 2], "or a damaged one"
+    yield content[:-1], "or a damaged one"
+    yield bytes(flipped), r"damaged one \(.*q\.npy"
+    yield later, "was written by jaxdae 9.1 in format 2, and this release reads formats up to 1"
+    yield {"arrays": {"ts": ["<f8", [5]]}}, "it has no q"
+    yield {"arrays": {"ts": ["<f4", [5]]}}, "ts is float64"
+    yield {"labels": 3}, "damaged"
+    yield {"axes": None}, "damaged"
+
+
+def test_files_that_hold_no_run_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*nothing\.npz"):
         Trajectory.load(tmp_path / "nothing")
-    for name, write in (
-        ("text.npz", lambda path: path.write_text("t, x")),
-        ("empty.npz", lambda path: path.write_bytes(b"")),
-        ("array.npy", lambda path: np.save(path, np.ones(3))),
-        ("others.npz", lambda path: np.savez(path, q=np.ones(3))),
-        ("objects.npz", lambda path: np.savez(path, about=np.array({"format": 1}, dtype=object))),
-    ):
-        write(tmp_path / name)
-        with pytest.raises(TrajectoryFileError, match=f"{name} holds no trajectory"):
-            Trajectory.load(tmp_path / name)
-
-
-def test_later_formats_are_refused(tmp_path):
-    path = stored().save(tmp_path / "run")
-    _altered(path, version=2, versions={"jaxdae": "9.1"})
-    text = "was written by jaxdae 9.1 in format 2, and this release reads formats up to 1"
-    with pytest.raises(TrajectoryFileError, match=text):
+    path = tmp_path / "run.npz"
+    for content, words in _damaged(path):
+        if isinstance(content, dict):
+            stored((4,)).save(path)
+            _altered(path, **content)
+        else:
+            path.write_bytes(content)
+        with pytest.raises(TrajectoryFileError, match=words):
+            Trajectory.load(path)
+    # Nothing in a file is executed.
+    np.savez(path, about=np.array({"format": 1}, dtype=object))
+    with pytest.raises(TrajectoryFileError, match=r"run\.npz holds no trajectory"):
         Trajectory.load(path)
 
 
-@pytest.mark.parametrize("at", [0.001, 0.5, 0.9999])
-def test_files_cut_short_are_refused(tmp_path, at):
-    path = stored((4,)).save(tmp_path / "run")
-    content = path.read_bytes()
-    path.write_bytes(content[: int(at * len(content))])
-    with pytest.raises(TrajectoryFileError, match="or a damaged one"):
-        Trajectory.load(path)
-
-
-def test_a_bit_that_flipped_in_an_array_is_noticed(tmp_path):
-    """By the checksums of the archive."""
-    run = stored((4,))
-    path = run.save(tmp_path / "run")
-    content = bytearray(path.read_bytes())
-    content[content.index(run.q.tobytes()) + 11] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(TrajectoryFileError, match=r"damaged one \(.*q\.npy"):
-        Trajectory.load(path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"arrays": {"ts": ["<f8", [5]]}}, "it has no q"),
-        ({"arrays": {"ts": ["<f4", [5]]}}, "ts is float64"),
-        ({"arrays": {"nothing": ["<f8", [5]]}}, "nothing"),
-        ({"labels": 3}, "damaged"),
-        ({"arrays": {"q": 3}}, "damaged"),
-        ({"axes": None}, "damaged"),
-    ],
-)
-def test_descriptions_that_do_not_fit_are_refused(tmp_path, changes, words):
-    path = stored().save(tmp_path / "run")
-    _altered(path, **changes)
-    with pytest.raises(TrajectoryFileError, match=words):
-        Trajectory.load(path)
+def test_what_has_no_numbers_is_not_saved(batch, tmp_path):
+    """Inside a transformation; a run that saved no rows, as by SaveAt(dense=True) alone."""
+    save = lambda length: released(length, throw=False).save(tmp_path / "run")  # noqa: E731
+    with pytest.raises(ValueError, match=r"inside jax\.jit, .* a trajectory has no numbers"):
+        jax.eval_shape(save, 1.0)
+    with pytest.raises(ValueError, match="this run saved no states at times"):
+        dataclasses.replace(batch[0], plain=False).save(tmp_path / "run")
 
 
 def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path):
@@ -249,35 +234,6 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path):
     np.savez(path, **{**arrays, "v": run.v[:2], "about": np.array(json.dumps(about))})
     with pytest.raises(TrajectoryFileError, match=words):
         Trajectory.load(path)
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
-    """Whatever ends it: here the disk."""
-    path = stored().save(tmp_path / "run")
-    before = path.read_bytes()
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        stored((3,)).save(path)
-    assert path.read_bytes() == before
-    assert zipfile.is_zipfile(path)
-
-
-def test_inside_a_transformation_there_is_nothing_to_save(tmp_path):
-    def save(length):
-        return released(length, throw=False).save(tmp_path / "run")
-
-    with pytest.raises(ValueError, match=r"inside jax\.jit, .* a trajectory has no numbers"):
-        jax.eval_shape(save, 1.0)
-
-
-def test_a_run_without_rows_is_refused(batch, tmp_path):
-    """As of SaveAt(dense=True) alone."""
-    with pytest.raises(ValueError, match="this run saved no states at times"):
-        dataclasses.replace(batch[0], plain=False).save(tmp_path / "run")
 
 
 def _without_drawing(path):

@@ -45,13 +45,6 @@ def test_steps_that_do_not_divide_the_interval_are_saved_where_the_solver_makes_
     assert run.success
 
 
-def test_only_the_ends(every_step):
-    """SaveAt(t0=True, t1=True): two rows."""
-    run = _run(saveat=SaveAt(t0=True, t1=True))
-    np.testing.assert_array_equal(run.ts, [0.0, 1.0])
-    np.testing.assert_allclose(run.q, every_step.q[np.array([0, -1])], rtol=1e-14, atol=1e-14)
-
-
 @pytest.mark.slow
 def test_given_times_are_interpolated_between_steps(every_step):
     """SaveAt(ts=…): rows at steps are the steps, rows between are good to cubic interpolation."""
@@ -94,30 +87,6 @@ def test_dense_output_gives_any_time(every_step):
 
 
 @pytest.mark.slow
-def test_dense_output_beside_rows(every_step):
-    """SaveAt(t1=True, dense=True) gives both."""
-    run = _run(saveat=SaveAt(t1=True, dense=True))
-    np.testing.assert_allclose(run.q[0], every_step.q[-1], rtol=1e-14)
-    np.testing.assert_allclose(run.evaluate(0.5).q, every_step.q[4], atol=1e-14)
-
-
-def test_without_dense_output_evaluate_says_how_to_get_it(every_step):
-    """evaluate on a run without dense output."""
-    with pytest.raises(ValueError, match=r"no dense output; run .*SaveAt\(dense=True\)"):
-        every_step.evaluate(0.5)
-
-
-@pytest.mark.slow
-def test_a_function_of_the_state_is_saved(every_step):
-    """SaveAt(fn=…) receives (t, State, args); the run says where its values are."""
-    run = _run(saveat=SaveAt(ts=[0.0, 0.5], fn=lambda t, y, args: (t, y.q[0] * y.v[1])))  # noqa: ARG005
-    expected = every_step.q[:, 0] * every_step.v[:, 1]
-    np.testing.assert_allclose(run.saved[1], expected[np.array([0, 4])], rtol=1e-12, atol=1e-14)
-    with pytest.raises(ValueError, match=r"SaveAt\(fn=…\), .* asked for: read `saved`"):
-        _ = run.multipliers
-
-
-@pytest.mark.slow
 def test_several_rules_at_once(every_step):
     """SaveAt(subs=…): a pytree of rules gives a pytree of results."""
     subs = {
@@ -129,6 +98,8 @@ def test_several_rules_at_once(every_step):
     np.testing.assert_allclose(run.saved["height"], heights, rtol=1e-12)
     np.testing.assert_allclose(run.saved["end"], every_step.v[8:], rtol=1e-12)
     np.testing.assert_array_equal(run.ts["height"], [0.5, 1.0])
+    with pytest.raises(ValueError, match=r"SaveAt\(fn=…\), .* asked for: read `saved`"):
+        _ = run.multipliers
 
 
 def test_derived_quantities_are_those_of_the_saved_states(every_step):
@@ -150,21 +121,12 @@ def test_derived_quantities_are_those_of_the_saved_states(every_step):
     np.testing.assert_allclose(run.multipliers[:, 0], lam, rtol=1e-11)
 
 
-def test_shapes_have_time_first(every_step):
-    """(times, n), (times, m+r), (times,)."""
-    run = every_step
-    shapes = [x.shape for x in (run.q, run.v, run.w, run.multipliers, run.energy)]
-    assert shapes == [(9, 2), (9, 2), (9, 0), (9, 1), (9,)]
-    assert run.u is None
-    assert run.system == SYSTEM or run.system.length == SYSTEM.length
-
-
-def test_work_is_refused_when_it_was_not_integrated(every_step):
-    """`work` of a run without work=True."""
-    with pytest.raises(
-        ValueError, match=r"work was not integrated; run simulate\(\.\.\., work=True"
-    ):
+def test_what_a_run_was_not_asked_for_says_how_to_get_it(every_step):
+    with pytest.raises(ValueError, match=r"no dense output; run .*SaveAt\(dense=True\)"):
+        every_step.evaluate(0.5)
+    with pytest.raises(ValueError, match=r"work was not integrated; run .*\(\.\.\., work=True"):
         _ = every_step.work
+    assert every_step.u is None
 
 
 def test_adaptive_statistics_count_rejections():
