@@ -245,10 +245,6 @@ class TuningLoop:
             reason = after()
         return reason or "steps"
 
-    def last(self) -> tuple[int, Record]:
-        """Number of the last evaluation, and what it was."""
-        return self.rows - 1, Record(*(x[self.rows - 1] for x in self._history))
-
     def best(self) -> tuple[int, float, PyTree]:
         """Best start, its loss, and its parameters with parametrizations."""
         losses = np.asarray(self.state.progress.best_loss)
@@ -264,14 +260,8 @@ class TuningLoop:
         status, number = (np.asarray(x)[start] for x in (progress.status, progress.number))
         return in_words(int(status), float(number), self.problem.tolerance)
 
-    def rows_of(self, start: int) -> int:
-        """Evaluations until a start ended."""
-        progress = self.state.progress
-        evaluations, ended = (np.asarray(x)[start] for x in (progress.evaluations, progress.status))
-        return int(evaluations) if ended else self.rows
-
     def fit(self, start: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Residuals and Jacobian at the best point of a start."""
+        """Residuals and Jacobian at the best point of a start, of least squares."""
         fit = getattr(self.state, "fit", None)
         if fit is None:
             return None, None
@@ -358,9 +348,9 @@ def _loop(run: TuningLoop, file: _File, progress: bool, callback) -> str:
                 bar.update(run.rows - 1 - bar.n)
             if callback is None:
                 return None
-            row, record = run.last()
             _, loss, params = run.best()
-            stops = callback(TuningStep(row, *record, loss, resolve(params)))
+            record = Record(*(x[-1] for x in run.history))
+            stops = callback(TuningStep(run.rows - 1, *record, loss, resolve(params)))
             return "callback" if stops else None
 
         try:
@@ -392,7 +382,9 @@ def _result(
 ) -> TuningResult:
     start, loss, raw = run.best()
     histories, objective = run.history, run.problem.objective
-    history = TuningHistory(*(x[: run.rows_of(start)] for x in histories.of_start(start)))
+    progress = jax.tree.map(np.asarray, run.state.progress)
+    rows = int(progress.evaluations[start]) if progress.status[start] else run.rows
+    history = TuningHistory(*(x[:rows] for x in histories.of_start(start)))
     residuals, jacobian = run.fit(start)
     return TuningResult(
         params=resolve(raw),

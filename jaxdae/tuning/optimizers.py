@@ -14,7 +14,7 @@ from jaxdae.names import unknown_name
 from jaxdae.tuning import damping, iteration
 from jaxdae.tuning.descent import default_optimizer, DESCENT
 from jaxdae.tuning.iteration import ITERATION
-from jaxdae.tuning.problem import Chosen, TuningProblem
+from jaxdae.tuning.problem import Chosen, split, TuningProblem
 
 Mode = Literal["auto", "forward", "reverse"]
 
@@ -63,7 +63,7 @@ def choose(
     tolerance: float | None = None,
 ) -> Chosen:
     """The optimizer that was asked for, or the one that suits the objective."""
-    problem = TuningProblem.make(objective, params, None, check_mode(objective, mode))
+    problem = TuningProblem(objective, *split(params), None, check_mode(objective, mode))
     point = ravel_pytree(problem.trained)[0]
     epsilon = float(jnp.finfo(point.dtype).eps)
     if optimizer is None:

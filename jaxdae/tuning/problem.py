@@ -103,12 +103,6 @@ class TuningProblem(Module):
     # Shape and type of the residuals an optimizer of least squares works on.
     residuals_of: jax.ShapeDtypeStruct | None = eqx.field(static=True, default=None)
 
-    @classmethod
-    def make(cls, objective, params: PyTree, optimizer: Any, mode: str) -> "TuningProblem":
-        """Split the parameters; refuse those that cannot be trained."""
-        trained, frozen = split(params)
-        return cls(objective, trained, frozen, optimizer, mode)
-
     def params(self, trained: PyTree) -> PyTree:
         """All parameters, parametrizations kept, from their trained part."""
         return eqx.combine(trained, self.frozen)
