@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxdae.linalg.lu import complex_inverse_factors, inverse_factors, product, refined
+from jaxdae.linalg.lu import Factors, refined
 
 MOST_ITERATIONS = 40
 # Long symmetric steps, such as of 0.8 rad of a pendulum, take tens of iterations; others some five.
@@ -59,38 +59,6 @@ class Matrix(Protocol):
     def transposed(self, right) -> Any:
         """The same of the transposed equations."""
         ...
-
-
-class Factors(NamedTuple):
-    """A matrix `A` by inverse factors, `A^-1 = G F`.
-
-    Args:
-        first: `F`.
-        then: `G`.
-    """
-
-    first: Any
-    then: Any
-
-    @classmethod
-    def of(cls, matrix, added=None) -> "Factors":
-        """From `A` and what is added to its diagonal, see `inverse_factors`."""
-        return cls(*inverse_factors(matrix, added))
-
-    @classmethod
-    def of_pair(cls, real, imaginary) -> "Factors":
-        """Of `[[A, -B], [B, A]]`, by those of the complex matrix `A + i B`, of half its size."""
-        parts = complex_inverse_factors(real, imaginary)
-        blocks = [jnp.block([[a, -b], [b, a]]) for a, b in (parts[:2], parts[2:])]
-        return cls(*blocks)
-
-    def solved(self, right):
-        """`A^-1 b`."""
-        return product(self.then, product(self.first, right))
-
-    def transposed(self, right):
-        """`A^-T b`."""
-        return product(self.first.T, product(self.then.T, right))
 
 
 def filled(like, *values):
@@ -171,7 +139,8 @@ def renewed(function: Callable, guess, x, counts: Counts, matrix_at: Callable):
     def improved(state):
         x, count, _ = state
         matrix, added, sizes = matrix_at(x)
-        change = -Factors.of(matrix, added).solved(function(x).reshape(-1)).reshape(x.shape)
+        factors = Factors.of(matrix, added, pivots=True)
+        change = factors.solved(-function(x).reshape(-1)).reshape(x.shape)
         x = x + change
         return x, count + 1, jnp.where(jnp.all(sizes(change, x) < enough), 1, 0)
 

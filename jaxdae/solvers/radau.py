@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.linalg.lu import MOST_PIVOTED, product
+from jaxdae.linalg.lu import product
 from jaxdae.solvers import radau_dae
 from jaxdae.solvers.base import AbstractIterativeSolver
 from jaxdae.solvers.constrained_term import AbstractConstrainedTerm
@@ -151,9 +151,7 @@ class RadauIIA(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
         there, forces = start + guess[1, :states], guess[1, states:]
         slope, matrices = jax.jacfwd(lambda y: residual(*at_middle, y, forces), has_aux=True)(there)
         inertia, linear, added = known(_matrices(slope, *matrices))
-        matrix = StageMatrix.of(
-            inertia, linear, added, pivots=not in_kernel or 2 * len(linear) <= MOST_PIVOTED
-        )
+        matrix = StageMatrix.of(inertia, linear, added)
 
         def sizes(change, x, inertia=inertia, linear=linear):
             """Of changes, relative: of states, and of the forces of multipliers."""
