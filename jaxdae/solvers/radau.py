@@ -119,6 +119,7 @@ class RadauIIA(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
         times = [t0 + float(c) * (t1 - t0) for c in NODES[:-1]] + [t1]
         states = start.size
 
+        @jax.jit  # traced once, for iterations and their derivatives
         def residual(t, slope, y, multipliers):
             """What is zero in a stage, of `h dy/dt`, the state and `h (lam, mu)`."""
             tree = unravel(y)
