@@ -202,7 +202,7 @@ def _matrices(slope, mass, jac, pushed):
     """
     (rows, states), (c, n), (q, m) = slope.shape, jac.shape, pushed.shape
     velocities = slice(q, q + n)
-    inertia = jnp.eye(rows, dtype=slope.dtype).at[states:].set(0)
+    inertia = jnp.asarray(np.diag(np.arange(rows) < states).astype(slope.dtype))
     inertia = inertia.at[velocities, velocities].set(mass)
     by_multipliers = jnp.zeros((rows, c + m), slope.dtype)
     by_multipliers = by_multipliers.at[velocities, :c].set(jac.T).at[:q, c:].set(-pushed)

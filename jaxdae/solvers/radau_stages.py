@@ -132,7 +132,7 @@ def predicted(past: Past, h, length, made_jump):
     What multipliers of dependent constraints have that does nothing would grow as they go on.
     """
     ratio = (length / past.step).astype(h.dtype)
-    goes_on = (ratio < 4.0) & ~jnp.asarray(made_jump)
+    goes_on = jnp.where(made_jump, False, ratio < 4.0)
     x = 1 + jnp.where(goes_on, ratio, 0.0) * jnp.asarray(NODES, h.dtype)
     changes = product(lagrange(np.array([0.0, *NODES]), x)[:, 1:], past.changes)
     changes = changes - past.changes[-1]

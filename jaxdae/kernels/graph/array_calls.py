@@ -15,8 +15,8 @@ LARGE = 256
 # Entries of a product from which on it is a call, however short its sums are: those of two vectors
 # are added up over the stages of a step.
 OUTER = 96
-# Entries of a matrix in memory from which on a row times it is a call, in steps of implicit methods:
-# of factors, whose columns are gone through by whole registers.
+# Entries of a matrix in memory from which on a row times it is a call in steps of implicit methods:
+# columns of factors are gone through by whole registers.
 _FACTORS = 36
 
 
