@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxdae.reprs import Module
 from jaxdae.systems.calls import traced_in_words
+from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.parametrizations import resolve, trainable
 
 
@@ -102,6 +103,7 @@ class TuningProblem(Module):
     tolerance: float = eqx.field(static=True, default=0.0)
     # Shape and type of the residuals an optimizer of least squares works on.
     residuals_of: jax.ShapeDtypeStruct | None = eqx.field(static=True, default=None)
+    constraints: tuple[Constraint, ...] = ()  # what an optimizer that takes them must keep
 
     def params(self, trained: PyTree) -> PyTree:
         """All parameters, parametrizations kept, from their trained part."""
@@ -179,7 +181,7 @@ class Chosen(NamedTuple):
     """An optimizer that fits."""
 
     problem: TuningProblem  # with the optimizer
-    method: TuningMethod  # what drives it
+    method: TuningMethod | None  # what drives it; `None` for SciPy's, which drive themselves
     words: str  # which it is, and why
 
 

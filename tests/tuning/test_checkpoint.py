@@ -161,6 +161,7 @@ def test_arrays_in_an_objective_and_what_the_optimizer_computes_count():
     def prints(optimizer=SGD, data=1.0):
         objective = jax.tree_util.Partial(lambda x, p: p * x, jnp.array(data))
         chosen = choose(objective, jnp.ones(2), optimizer, "reverse")
+        assert chosen.method is not None
         state = chosen.method.initial_state(chosen.problem, 1, 0.0, jax.random.key(0))
         return resumption.fingerprint(jnp.ones(2), chosen, state, {})
 
