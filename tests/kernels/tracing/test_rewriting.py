@@ -12,7 +12,7 @@ from jaxdae import Baumgarte, Multipliers, State
 from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.emission.instructions import fused_terms
 from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.tracing.rewriting import regrouped, split_invariants
+from jaxdae.kernels.tracing.invariants import regrouped, split_invariants
 from jaxdae.kernels.tracing.subprograms import ScalarProgram
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.models import TwoLinkManipulator

@@ -11,7 +11,7 @@ import pytest
 
 import jaxdae
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.tracing.rewriting import regrouped, split_invariants
+from jaxdae.kernels.tracing.invariants import regrouped, split_invariants
 from jaxdae.models import AndrewsMechanism, TwoLinkManipulator
 from jaxdae.results.derived_quantities import with_positive_zeros
 from jaxdae.solvers import RK4
