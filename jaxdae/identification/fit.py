@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.identification.data import Prior
-from jaxdae.identification.declared import AbstractDeclared, declared, Settings
+from jaxdae.identification.declared import Declared, declared, Settings
 from jaxdae.reprs import Module
 from jaxdae.tuning.parametrizations import (
     HurwitzPolynomial,
@@ -187,7 +187,7 @@ class MeasurementModel(Module):
     channels: tuple[Callable, ...]
     settings: Settings
 
-    def parts(self, params, given) -> AbstractDeclared:
+    def parts(self, params, given) -> Declared:
         """What a run is made of."""
         controller, conditions = given
         made = self.build(params) if conditions is None else self.build(params, conditions)
@@ -213,7 +213,7 @@ class MeasurementModel(Module):
 
         return eqx.filter_vmap(one)(batch.runs, z)
 
-    def _simulated(self, parts: AbstractDeclared, state, member: Runs, longest):
+    def _simulated(self, parts: Any, state, member: Runs, longest):
         """States at the times of a run, of which the program knows how many they are; the run."""
         t0, t1, dt = longest
         ts = np.linspace(t0, t1, member.samples.shape[0])

@@ -324,11 +324,6 @@ def _expected_decrease(residuals: np.ndarray, jac: np.ndarray, free: np.ndarray)
 
     Zero at a minimum, where the residuals are orthogonal to all columns of the Jacobian; NaN where
     something is not finite.
-
-    Args:
-        residuals: of each fit, shape `(fits, residuals)`.
-        jac: their Jacobians, shape `(fits, residuals, p)`.
-        free: which unknowns may change, shape `(fits, p)`.
     """
     tiny = np.finfo(jac.dtype).tiny
     finite = np.asarray(np.isfinite(residuals).all(axis=1) & np.isfinite(jac).all(axis=(1, 2)))

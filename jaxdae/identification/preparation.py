@@ -149,12 +149,7 @@ def prepared(
     intervals: int,
     priors: Mapping[str, Prior] | None = None,
 ) -> Task:
-    """The problem of a fit.
-
-    Raises:
-        ValueError: where nothing is to be estimated, a first guess is not finite, a start does not
-            fit, or there is a prior of something else.
-    """
+    """The problem of a fit."""
     trained, frozen = eqx.partition(params, trainable(params))
     if not jax.tree.leaves(trained):
         raise ValueError(
@@ -204,12 +199,7 @@ def guesses(task: Task, params: PyTree, starts: int, spread: float, key) -> Floa
 
 
 def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
-    """Which first guesses have finite residuals and derivatives.
-
-    Raises:
-        ValueError: if none has, a noise level cannot be estimated, or a parameter changes no
-            channel at any of them.
-    """
+    """Which first guesses have finite residuals and derivatives."""
     fit, many = task.fit, x.shape[0]
     noise = jnp.asarray(np.tile(first_noise(fit, task.counts), (many, 1)), x.dtype)
     data = Data(repeated(fit.samples(), many), noise, jnp.ones(many, x.dtype))

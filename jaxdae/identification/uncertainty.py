@@ -57,10 +57,6 @@ def sensitivity(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Sen
 
     Directions whose singular value vanishes to round-off are not identifiable: the data say
     nothing of them, and the covariance is that of the others.
-
-    Args:
-        jac: derivatives of the residuals, in units of the noise, by the unknowns.
-        units: what changes of the unknowns are small against.
     """
     tolerance = ROUND_OFF[jac.dtype.itemsize]
     seen = seen_columns(jac, units)

@@ -110,11 +110,7 @@ def after_all_steps(
 
 
 def require_a_start(loss: np.ndarray, norm: np.ndarray) -> None:
-    """Refuse starts that all fail.
-
-    Raises:
-        ValueError: if so.
-    """
+    """Refuse starts that all fail."""
     if np.any(np.isfinite(loss) & np.isfinite(norm)):
         return
     raise ValueError(

@@ -80,12 +80,7 @@ def choose(
     tolerance: float | None = None,
     constraints: Any = (),
 ) -> Chosen:
-    """The optimizer that was asked for, or the one that suits the objective.
-
-    Raises:
-        ValueError: if there is none of that name or kind, or the objective does not have what it
-            needs.
-    """
+    """The optimizer that was asked for, or the one that suits the objective."""
     problem = TuningProblem.make(objective, params, None, check_mode(objective, mode))
     problem = dataclasses.replace(problem, constraints=check_constraints(constraints))
     point = ravel_pytree(problem.trained)[0]
@@ -107,11 +102,7 @@ def choose(
 
 
 def check_mode(objective: Any, mode: str) -> str:
-    """How to differentiate: as the objective says, else as asked, else in reverse.
-
-    Raises:
-        ValueError: if there is no such mode, or the objective is built for another.
-    """
+    """How to differentiate: as the objective says, else as asked, else in reverse."""
     if mode not in ("auto", "forward", "reverse"):
         raise ValueError(f'tune: mode is "{mode}", must be "auto", "forward" or "reverse".')
     built_for = getattr(objective, "mode", None)

@@ -225,11 +225,7 @@ class Chosen(NamedTuple):
 
 
 def split(params: PyTree) -> tuple[PyTree, PyTree]:
-    """The trained part of parameters as arrays, and the rest.
-
-    Raises:
-        ValueError: if nothing is trainable, or something that is is complex.
-    """
+    """The trained part of parameters as arrays, and the rest."""
     trained, frozen = eqx.partition(params, trainable(params))
     leaves = jax.tree.leaves(trained)
     if not leaves:

@@ -7,14 +7,15 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.control import HurwitzGains, ServoConstraint
 from jaxdae.formulations import AbstractFormulation, Baumgarte
 from jaxdae.reprs import Module
 from jaxdae.results.trajectory import Trajectory
+from jaxdae.runs import step_ends
 from jaxdae.systems import State, System
-from jaxdae.tuning.conditions import Conditions
 from jaxdae.tuning.costs import (
     AbstractCost,
     ControlEffort,
@@ -43,9 +44,10 @@ class Check:
     dt: float = 1.0
     t1: float | None = None
 
-    def conditions(self, study: "Study") -> Conditions:
-        """The step and the horizon of the validation."""
-        return Conditions(self.dt * study.dt, study.t1 if self.t1 is None else self.t1)
+    def grid(self, study: "Study") -> np.ndarray:
+        """Ends of the steps of the validation [s]."""
+        t1 = study.t1 if self.t1 is None else self.t1
+        return step_ends(0.0, t1, self.dt * study.dt, study.start.q.dtype)
 
 
 # Steps of the tuned size: of the validation of all gains, and of the tuning for a range. That has
@@ -171,11 +173,6 @@ def violation_goal(m: int, r: int, time_scale: float) -> Goal:
     A violation that is removed in the time `tau` takes a rate of its size over `tau`: to count the
     positions alone would ask for any rate. Without position constraints there is one level,
     `|g|^2`. The given start is not counted: no gain can change it.
-
-    Args:
-        m: number of position constraints.
-        r: number of velocity constraints.
-        time_scale: [s].
     """
     velocity = IntegratedViolation(position=0.0, velocity=1.0)
     if not m:

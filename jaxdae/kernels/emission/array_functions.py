@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdae.kernels.emission import elementary_functions
+from jaxdae.kernels.emission.factorization import factorization_function
 from jaxdae.kernels.emission.instructions import elementary_calls, emit
 from jaxdae.kernels.emission.loops import (
     EntryWriter,
@@ -17,7 +18,7 @@ from jaxdae.kernels.emission.loops import (
     product_function,
     product_name,
 )
-from jaxdae.kernels.graph.array_calls import are_consecutive, LARGE, Map, Product
+from jaxdae.kernels.graph.array_calls import are_consecutive, Factorization, LARGE, Map, Product
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
@@ -133,7 +134,7 @@ def _copied(program: ScalarProgram, nodes: list[int], shared: list[bool]):
 
 # Functions of programs.
 
-Callee = Subprogram | Product | Loop | Map
+Callee = Subprogram | Product | Factorization | Loop | Map
 
 
 def library(
@@ -209,7 +210,7 @@ def _looped(one: Subprogram, width: int, dtype: Any, register_width: int) -> Ent
     def each() -> None:
         kinds = ["every" if x else "one" for x in one.looped]
         for i, x in enumerate(emit(w, one.program, lambda i: w.read(f"%a{i}_", kinds[i]))):
-            w.write(f"%r{i}_", x)
+            w.write_at(f"%r{i}_", x)
 
     w.for_each(one.entries, each)
     return w
@@ -283,6 +284,8 @@ class _FunctionWriter(Writer):
             return tuple(x and i not in handed for i, x in enumerate(shared))
         if isinstance(callee, Map):
             return tuple(x and not one for x, one in zip(shared, callee.single, strict=True))
+        if isinstance(callee, Factorization):
+            return (False,) * len(shared)
         return tuple(shared)
 
     def _function(self, callee: Callee, shared: tuple[bool, ...]) -> str:
@@ -290,7 +293,8 @@ class _FunctionWriter(Writer):
         if isinstance(callee, Subprogram):
             return callee.name
         names: dict[Any, Any] = {Product: product_name, Map: map_name, Loop: loop_name}
-        name, beside = names[type(callee)](callee, shared), self._library.beside
+        make, beside = names.get(type(callee)), self._library.beside
+        name = callee.name if make is None else make(callee, shared)
         if name not in beside:
             beside[name] = self._written(callee, shared, name)
         return name
@@ -298,7 +302,9 @@ class _FunctionWriter(Writer):
     def _written(self, callee, shared: tuple[bool, ...], name: str) -> Definition:
         kind, wide = (self.width, self.dtype), self._library.register_width
         if isinstance(callee, Product):
-            return product_function(callee, shared, *kind)
+            return product_function(callee, shared, *kind, wide)
+        if isinstance(callee, Factorization):
+            return factorization_function(callee, *kind, wide)
         if isinstance(callee, Map):
             return map_function(callee, shared, *kind, wide)
         turn, constants = callee.turn.name, shared[: callee.constants]
