@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdae.kernels.emission import elementary_functions
+from jaxdae.kernels.emission.factorization import factorization_function
 from jaxdae.kernels.emission.instructions import elementary_calls, emit
 from jaxdae.kernels.emission.loops import (
     EntryWriter,
@@ -18,7 +19,7 @@ from jaxdae.kernels.emission.loops import (
     product_function,
     product_name,
 )
-from jaxdae.kernels.graph.array_calls import are_consecutive, LARGE, Map, Product
+from jaxdae.kernels.graph.array_calls import are_consecutive, Factorization, LARGE, Map, Product
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Number
@@ -138,7 +139,7 @@ def _copied(program: ScalarProgram, nodes: list[int], shared: list[bool]):
 # Operations that a small program and all its copies in those that call it may have.
 _INLINED = 1536
 
-Callee = Subprogram | Product | Loop | Map
+Callee = Subprogram | Product | Factorization | Loop | Map
 
 
 def library(
@@ -174,7 +175,7 @@ def fast_versions(programs: list[Subprogram], width: int) -> dict[Subprogram, bo
     calls = Counter(x for one in programs for x in one.program.graph.calls(one.program.outputs))
     for one in programs if width > 1 else ():
         callees = one.program.graph.callees(one.program.outputs)
-        if any(isinstance(x, Product | Loop | Map) for x in callees):
+        if any(isinstance(x, Product | Factorization | Loop | Map) for x in callees):
             continue  # most of its time is theirs, and it is long to compile
         limited = not set(elementary_functions.LIMITED).isdisjoint(elementary_calls(one.program))
         if one.entries is None and (limited or any(x in fast for x in called(one.program))):
@@ -265,7 +266,7 @@ def _looped(one: Subprogram, width: int, dtype: Any, register_width: int) -> Ent
     def each() -> None:
         kinds = ["every" if x else "one" for x in one.looped]
         for i, x in enumerate(emit(w, one.program, lambda i: w.read(f"%a{i}_", kinds[i]))):
-            w.write(f"%r{i}_", x)
+            w.write_at(f"%r{i}_", x)
 
     w.for_each(one.entries, each)
     return w
@@ -346,6 +347,8 @@ class _FunctionWriter(Writer):
             return tuple(x and i not in handed for i, x in enumerate(shared))
         if isinstance(callee, Map):
             return tuple(x and not one for x, one in zip(shared, callee.single, strict=True))
+        if isinstance(callee, Factorization):
+            return (False,) * len(shared)
         return tuple(shared)
 
     def _function(self, callee: Callee, shared: tuple[bool, ...]) -> str:
@@ -353,7 +356,8 @@ class _FunctionWriter(Writer):
         if isinstance(callee, Subprogram):
             return callee.name
         names: dict[Any, Any] = {Product: product_name, Map: map_name, Loop: loop_name}
-        name, beside = names[type(callee)](callee, shared), self._library.beside
+        make, beside = names.get(type(callee)), self._library.beside
+        name = callee.name if make is None else make(callee, shared)
         if name not in beside:
             beside[name] = self._written(callee, shared, name)
         return name
@@ -361,7 +365,9 @@ class _FunctionWriter(Writer):
     def _written(self, callee, shared: tuple[bool, ...], name: str) -> Definition:
         kind, wide = (self.width, self.dtype), self._library.register_width
         if isinstance(callee, Product):
-            return product_function(callee, shared, *kind)
+            return product_function(callee, shared, *kind, wide)
+        if isinstance(callee, Factorization):
+            return factorization_function(callee, *kind, wide)
         if isinstance(callee, Map):
             return map_function(callee, shared, *kind, wide)
         turn, constants = callee.turn.name, shared[: callee.constants]

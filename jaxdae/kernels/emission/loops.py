@@ -28,14 +28,17 @@ def product_name(product: Product, shared: tuple[bool, ...]) -> str:
 
 
 def product_function(
-    product: Product, shared: tuple[bool, ...], width: int, dtype: Any
+    product: Product, shared: tuple[bool, ...], width: int, dtype: Any, register_width: int
 ) -> Definition:
     """The function `@name(pointer to A, pointer to B, pointer to C)`.
 
     Factors are numbers that all lanes share, or vectors, of which each entry is a lane's own.
     """
-    w = _ProductWriter(product, shared, width, dtype)
-    w.write()
+    if product.shape[0] == 1 and product.right.column == 1 and not any(shared):
+        w: Writer = _row_times_matrix(product, width, dtype, register_width)
+    else:
+        w = _ProductWriter(product, shared, width, dtype)
+        w.write()
     return w.define(product_name(product, shared), _PARAMETERS, attributes="noinline ")
 
 
@@ -262,9 +265,13 @@ class EntryWriter(Writer):
         place = pointer if kind == "one" else self._place(pointer, self.scalar)
         return self.repeated(self.load(self.scalar, place))
 
-    def write(self, pointer: str, value: Any) -> None:
+    def write_at(self, pointer: str, value: Any) -> None:
         """Store what this turn gives."""
         self.store(self.vector, value, self._place(pointer, self._entry), self.bits // 8)
+
+    def number_at(self, pointer: str, index: Any) -> str:
+        """Place of one of several numbers of every lane."""
+        return self.place(self._entry, pointer, index)
 
     def _place(self, pointer: str, kind: str) -> str:
         return self.place(kind, pointer, self._index)
@@ -284,13 +291,31 @@ def map_function(
 
     def entry() -> None:
         registers = (Number(w, w.read(f"%a{i}_", kind)) for i, kind in enumerate(kinds))
-        w.write("%r_", OPERATIONS[one.operation].vector(*registers))
+        w.write_at("%r_", OPERATIONS[one.operation].vector(*registers))
 
     w.for_each("%count", entry)
     parameters = "".join(f"ptr noalias %a{i}_, " for i in range(len(kinds)))
     return w.define(
         map_name(one, shared), f"{parameters}ptr noalias %r_, i64 %count", attributes="noinline "
     )
+
+
+def _row_times_matrix(product: Product, width: int, dtype: Any, register_width: int) -> EntryWriter:
+    """The product of a row and a matrix by rows: entries side by side are sums side by side."""
+    (_, terms, _), rows = product.shape, product.right.row
+    w = EntryWriter(width, dtype, register_width)
+
+    def entry() -> None:
+        with w.turns(0, terms) as turns:
+            total = turns.carried(w.vector, "zeroinitializer")
+            factor = w.number_at("%a", turns.index)
+            row = w.number_at("%b", w.put("i64", f"mul i64 {turns.index}, {rows}"))
+            following = w.product_and_sum(w.read(factor, "one"), w.read(row, "every"), total)
+            turns.hand_on(total, following)
+        w.write_at("%c", total)
+
+    w.for_each(product.shape[2], entry)
+    return w
 
 
 # Turns of one program.
