@@ -27,15 +27,12 @@ class Held(jaxdae.System):
     spring: float | jax.Array = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * self.spring * q @ q
 
     def velocity_constraints(self, t, q, v):
-        del t, q
         return v
 
 
@@ -218,7 +215,6 @@ def test_a_history_is_read_before_the_start():
 
 
 def two(psi_dot, t, q, v):
-    del psi_dot, t, q, v
     return jnp.ones(2)
 
 

@@ -295,7 +295,7 @@ def test_bad_laws_are_refused_by_name():
     with pytest.raises(ValueError, match=r"time_constant has shape \(2,\); give one number"):
         check(SignLaw(1.0, jnp.ones(2)))
     with pytest.raises(ValueError, match=r"returned shape \(1,\).*each of the 2 constraints"):
-        check(lambda psi_dot, t, q, v: psi_dot[:1])  # noqa: ARG005
+        check(lambda psi_dot, t, q, v: psi_dot[:1])
 
 
 FREE: dict[str, Any] = {"start_tolerance": None}
@@ -308,15 +308,12 @@ class Block(jaxdae.System):
     push: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, v, w, u
         return jnp.full_like(q, self.push)
 
     def velocity_constraints(self, t, q, v):
-        del t, q
         return v
 
 

@@ -62,7 +62,6 @@ def test_any_callable_is_a_stabilization(everything, rng):
     """A nonlinear law that depends on time holds exactly along the vector field."""
 
     def phi(t, q, v, phi, phi_dot):
-        del v
         first = -(1 + t) * phi_dot[0] - jnp.tanh(5 * phi[0]) * (1 + q[0] ** 2)
         return jnp.stack([first, -3 * phi_dot[1] ** 3])
 
@@ -146,7 +145,7 @@ UNFIT = [
         Baumgarte(Positive(1.0), 1.0, 1.0),  # pyright: ignore[reportArgumentType]
         r"K_D is a Positive, not an array; .*jaxdae\.tuning\.resolve",
     ),
-    (lambda t, q, v, phi, phi_dot: phi, r"returned shape \(1,\).*2 velocity-level.*shape \(2,\)"),  # noqa: ARG005
+    (lambda t, q, v, phi, phi_dot: phi, r"returned shape \(1,\).*2 velocity-level.*shape \(2,\)"),
 ]
 
 

@@ -77,7 +77,7 @@ def reference():
     """Angles and their rates at five times, by another code from the equations by hand."""
     ts = np.linspace(0.0, 1.0, 5)
     solution = scipy.integrate.solve_ivp(
-        lambda t, y: np.concatenate([y[2:], angular_acceleration(y[:2], y[2:])]),  # noqa: ARG005
+        lambda t, y: np.concatenate([y[2:], angular_acceleration(y[:2], y[2:])]),
         (0, 1), np.ravel(LOW), method="DOP853", rtol=1e-12, atol=1e-12, t_eval=ts,
     )  # fmt: skip
     return ts, solution.y[:2].T, solution.y[2:].T

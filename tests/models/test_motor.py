@@ -33,15 +33,12 @@ class Lever(AbstractModel):
     friction: float = 1e-3
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.inertia * v[0] ** 2
 
     def potential_energy(self, t, q):
-        del t
         return -self.weight * jnp.cos(q[0])
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.friction * v[0] ** 2
 
     def labels(self):
@@ -170,7 +167,6 @@ def test_without_inductance_the_law_is_a_constraint_whose_multiplier_is_zero():
 
 def constant(t, q, v, w):
     """A controller that gives 4 V."""
-    del t, v, w
     return jnp.full(1, 4.0, q.dtype)
 
 
