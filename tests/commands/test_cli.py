@@ -11,7 +11,6 @@ from contextlib import redirect_stdout
 
 import diffrax
 import jax
-import numpy as np
 import pytest
 
 from helpers.pictures import singular_positions_are_marked
@@ -65,8 +64,10 @@ def test_an_implicit_method_runs_with_fixed_steps(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("rendered")
 def test_simulate_writes_numbers_and_pictures(tmp_path, capsys):
-    assert main(["simulate", "pendulum", "--t1", "0.5", "--out", str(tmp_path)]) == 0
+    words = ["simulate", "pendulum", "--t1", "0.5", "--backend", "plain", "--out", str(tmp_path)]
+    assert main(words) == 0
     assert "largest |phi|" in capsys.readouterr().out
+    assert Trajectory.load(tmp_path / "trajectory.npz").backend == "plain"
     result = json.loads((tmp_path / "simulation.json").read_text())
     assert result["success"] is True
     assert result["final"]["t"] == 0.5
@@ -85,21 +86,6 @@ def tuned(tmp_path_factory):
         patch.setattr("jaxdae.commands.tune.RK4", diffrax.Heun)
         assert tune_quickly(folder) == 0
     return folder, printed.getvalue()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("heun")
-def test_tuning_says_what_ran_its_simulations_and_how_many(tuned, tmp_path, capsys):
-    assert tune_quickly(tmp_path, "--backend", "plain") == 0
-    plain, costs = (tmp_path, capsys.readouterr().out), []
-    for (folder, printed), backend in ((tuned, "native"), (plain, "plain")):
-        assert re.search(
-            rf"[1-9]\d* simulations with gradients per second, {backend} backend", printed
-        )
-        study = json.loads((folder / "result.json").read_text())["studies"][0]
-        costs.append(study["checks"]["as tuned"]["range"]["cost"])
-    # The same iteration to round-off over three steps.
-    np.testing.assert_allclose(*costs, rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -153,6 +139,7 @@ def test_tune_reports_before_and_after(tuned):
     folder, printed = tuned
     assert "Heun, h = 0.01 s, 10 steps, 2 starts" in printed  # the budget
     assert "-fold" in printed
+    assert re.search(r"[1-9]\d* simulations with gradients per second, native backend", printed)
     result = json.loads((folder / "result.json").read_text())
     (study,) = result["studies"]
     tuned_on, history = study["checks"]["as tuned"], study["tunings"]["one step"]["history"]
