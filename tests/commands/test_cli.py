@@ -11,6 +11,7 @@ from contextlib import redirect_stdout
 
 import diffrax
 import jax
+import numpy as np
 import pytest
 
 from helpers.pictures import singular_positions_are_marked
@@ -89,6 +90,21 @@ def tuned(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("heun")
+def test_tuning_says_what_ran_its_simulations_and_how_many(tuned, tmp_path, capsys):
+    assert tune_quickly(tmp_path, "--backend", "plain") == 0
+    plain, costs = (tmp_path, capsys.readouterr().out), []
+    for (folder, printed), backend in ((tuned, "native"), (plain, "plain")):
+        assert re.search(
+            rf"[1-9]\d* simulations with gradients per second, {backend} backend", printed
+        )
+        study = json.loads((folder / "result.json").read_text())["studies"][0]
+        costs.append(study["checks"]["as tuned"]["range"]["cost"])
+    # The same iteration to round-off over three steps.
+    np.testing.assert_allclose(*costs, rtol=1e-9)
+
+
+@pytest.mark.slow
 def test_a_run_that_leaves_its_velocity_constraint_is_warned_of(tmp_path, capsys):
     """Steps far beyond the limit 2 / 10 s of Euler's method for the gain 10 1/s."""
     words = ["simulate", "knife-edge", "--solver", "euler", "--dt", "0.25", "--out", str(tmp_path)]
@@ -139,7 +155,6 @@ def test_tune_reports_before_and_after(tuned):
     folder, printed = tuned
     assert "Heun, h = 0.01 s, 10 steps, 2 starts" in printed  # the budget
     assert "-fold" in printed
-    assert re.search(r"[1-9]\d* simulations with gradients per second, native backend", printed)
     result = json.loads((folder / "result.json").read_text())
     (study,) = result["studies"]
     tuned_on, history = study["checks"]["as tuned"], study["tunings"]["one step"]["history"]
