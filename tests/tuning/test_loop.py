@@ -89,7 +89,7 @@ def test_a_step_that_is_not_finite_is_halved_until_it_is(objective, capfd):
     # The gradient at 0 is -4: the step is refused at 4 and 2, and taken at 1.
     result = tune(objective, jnp.array(0.0), steps=3, optimizer=optax.sgd(1.0), progress=True)
     shown = capfd.readouterr().err
-    assert "loss=1, skipped=2" in shown
+    assert f"loss={result.loss:.4g}, skipped=2" in shown
     assert "3/3" in shown
     assert result.history.skipped.tolist() == [False, True, True, False]
     assert result.skipped == 2
@@ -192,6 +192,12 @@ def test_a_callback_sees_each_evaluation_and_may_stop_and_the_objective_is_trace
     assert seen[-1].best_loss == result.loss
     assert seen[-1].params == result.params
     np.testing.assert_array_equal(seen[-1].loss, result.histories.loss[3])
+
+
+def test_no_steps_evaluate_once():
+    result = tune(lambda x: x**2, jnp.array(3.0), steps=0)
+    assert result.loss == result.initial_loss == 9.0
+    assert (result.steps, result.stop_reason) == (0, "steps")
 
 
 class Moded:
