@@ -25,13 +25,12 @@ from jaxdae.systems import constraint_residuals, evaluate, Labels, mass_and_jaco
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import constraint_bias, has_reaction_forces
-from jaxdae.systems.kinematics import along_motion, coordinate_rate
+from jaxdae.systems.kinematics import along_motion, coordinate_rate, refuse_rates
 
 # Powers of the round-off, relative to what is compared: of gaps, reactions and their rates that are
-# zero (4e-10 in double precision), and of rates of gaps below which no body bounces (1.5e-8).
-_ZERO, _SLOW = 0.6, 0.5
-# Power of the round-off, relative to speeds: a gap that closes slower may not be closing at all.
-_CLOSING = 1 / 3
+# zero (4e-10 in double precision), and of rates of gaps that close so slowly that bodies do not
+# bounce (5e-7), or that may not be closing at all (9e-8).
+_ZERO, _SLOW, _CLOSING = 0.6, 0.4, 0.45
 
 
 class Switching(NamedTuple):
@@ -439,6 +438,8 @@ def switching(
             f"{type(controller).__name__} has an internal state: give its output and its state as "
             "jaxdae.control.attach makes them."
         )
+    if not getattr(controller, "takes_rates", True):
+        refuse_rates(system, type(controller).__name__)
     if are_known(restitution) and not (
         np.ndim(restitution) == 0 and 0.0 <= float(restitution) <= 1.0
     ):
