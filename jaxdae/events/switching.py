@@ -28,7 +28,7 @@ from jaxdae.systems.dynamics import constraint_bias, has_reaction_forces
 from jaxdae.systems.kinematics import along_motion, coordinate_rate, refuse_rates
 
 # Powers of the round-off, relative to what is compared: of gaps, reactions and their rates that are
-# zero (4e-10 in double precision), and of rates of gaps that close so slowly that bodies do not
+# zero (4e-10 in double precision), and of rates of gaps behind impacts so slow that bodies do not
 # bounce (5e-7), or that may not be closing at all (9e-8).
 _ZERO, _SLOW, _CLOSING = 0.6, 0.4, 0.45
 
@@ -188,7 +188,7 @@ class _Contacts(Module):
         size = 1 + jnp.max(jnp.abs(jax.lax.stop_gradient(v)))
         return _round_off(v, power) * self.length * size
 
-    def settled(self, t, q, v, w, before):
+    def after(self, t, q, v, w, before):
         """A state behind an instant in which constraints may close, or be released.
 
         Args:
@@ -228,7 +228,7 @@ class _Contacts(Module):
         mass, jac = mass_and_jacobian(inner, t, own, v)
         rates = constraint_residuals(inner, t, own, v).phi_dot
         unilateral = jnp.array(self.unilateral)
-        bounces = unilateral & (rates < -self.fast(v, _SLOW))
+        bounces = unilateral & (self.restitution * rates < -self.fast(v, _SLOW))
         approach = jnp.where(bounces, 1 + self.restitution, 1.0) * rates
         acting = jnp.where(unilateral, touching, system.holding(q) > 0)
         mobility, impulse, _ = self._complementary(mass, jac, approach, acting)
@@ -288,8 +288,8 @@ class _Contacts(Module):
 
 
 @shared
-def _settled(contacts: _Contacts, t, q, v, w, before):
-    return contacts.settled(t, q, v, w, before)
+def _after(contacts: _Contacts, t, q, v, w, before):
+    return contacts.after(t, q, v, w, before)
 
 
 def _round_off(x, power) -> float:
@@ -324,7 +324,7 @@ class _Margin(Module):
 
 
 class _While(Module):
-    """A function of the user's, watched while a constraint holds, or while it does not.
+    """A function of the user's while a constraint holds, or while it does not; else one.
 
     Args:
         function: `function(t, q, v, w)`.
@@ -368,7 +368,7 @@ class _Switch(Module):
         before = system.modes(q)
         if self.mode is not None:
             q = q.at[system.coordinates + self.mode].set(float(self.holds))
-        q, v = _settled(self.contacts, t, q, v, w, before)
+        q, v = _after(self.contacts, t, q, v, w, before)
         return q, v, w
 
 
@@ -378,8 +378,8 @@ def switching(
     state: State,
     *,
     unilateral: str | int | Sequence[str | int] = (),
-    hold: Mapping[str | int, Event] | None = None,
-    release: Mapping[str | int, Event] | None = None,
+    hold: Mapping[Any, Event] | None = None,
+    release: Mapping[Any, Event] | None = None,
     held: str | int | Sequence[str | int] = (),
     restitution=0.0,
     t0=0.0,

@@ -380,7 +380,7 @@ class ZeroRowsSolve(AbstractSaddlePointSolve):
             jnp.concatenate([jac, jnp.where(zero[:, None], unit, 0.0)], axis=1),
             jnp.where(zero, 0.0, rhs),
         )
-        return a[:n], lam
+        return a[:n], jnp.where(zero, 0.0, lam)
 
 
 class SingularityRobust(AbstractSaddlePointSolve):

@@ -1,5 +1,7 @@
 """Constraints that are released and caught again, against exact motions."""
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
@@ -230,6 +232,7 @@ def test_a_start_is_held_or_free_as_forces_have_it(force, slope, x, v, holds):
     assert made.state.v.tolist() == [v]
 
 
+@pytest.mark.slow
 @BACKENDS
 def test_a_bead_is_lifted_off(backend):
     """A force `t - 1` lifts it off at 1 s, from where it is at `(t - 1)^3 / 6`."""
@@ -276,10 +279,11 @@ def test_starts_that_overlap_or_close_are_refused():
     assert traced(0.0, 0.0).tolist() == [0.0, 1.0]
 
 
+@pytest.mark.slow
 def test_a_bouncing_ball_comes_to_rest_at_the_time_of_the_sum():
     """`e = 0.25`: falls of `sqrt(2 h / g)` and flights that are `e` times shorter each.
 
-    It is at rest where it comes with less than about 1e-6 m/s: of flights that is as many seconds.
+    It is at rest where it would leave with less than about 1e-6 m/s: flights of as many seconds.
     """
     state = jaxdae.State(jnp.array([0.5]), jnp.zeros(1))
     run = moved(Bead(-1.0), state, t1=3.0, unilateral=0, restitution=0.25, run={"max_events": 40})
@@ -338,6 +342,7 @@ class Bar(jaxdae.System):
         return Labels(("y", "s"), ("m", "rad"), ("left", "right"), ("m", "m"))
 
 
+@pytest.mark.slow
 def test_rows_that_close_in_one_instant_are_caught_together():
     """A bar falls flat: at rest from then on, half the weight on each support."""
     state = jaxdae.State(jnp.array([0.5, 0.0]), jnp.zeros(2))
@@ -349,6 +354,7 @@ def test_rows_that_close_in_one_instant_are_caught_together():
     np.testing.assert_allclose(run.multipliers[-1], [-0.5, -0.5], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inertia", "holds"), [(0.5, 1.0), (2.0, 0.0)])
 def test_an_impulse_that_would_pull_releases(inertia, holds):
     """A bar turns about its left support, until the right one is hit.
@@ -408,12 +414,13 @@ def late(t, q, v, w):
     return t - 2.0
 
 
-COUPLED = {
+COUPLED: dict[str, Any] = {
     "hold": {"coupling": jaxdae.Event(meet, name="meet")},
     "release": {"coupling": jaxdae.Event(late, direction=1, name="part")},
 }
 
 
+@pytest.mark.slow
 @BACKENDS
 def test_a_coupling_closes_where_wagons_meet_and_opens_at_a_time(backend):
     """Momentum is kept where they meet: 3 m/s and none become 0.75 m/s.
@@ -429,6 +436,7 @@ def test_a_coupling_closes_where_wagons_meet_and_opens_at_a_time(backend):
     np.testing.assert_allclose(run.final_state.q, [3.75, 4.75, 0.0], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_controller_may_switch_with_the_modes_and_reactions_know_it():
     """Where they are coupled, each is braked by 0.4 N: together by 0.2 m/s^2 from 1 m/s."""
 
@@ -454,6 +462,7 @@ def test_held_rows_of_hold_hold_at_the_start():
     assert released.state.q.tolist() == [0.0, 0.0, 1.0]
 
 
+@pytest.mark.slow
 def test_a_consistent_state_satisfies_what_holds():
     state = jaxdae.State(jnp.zeros(2), jnp.ones(2))
     made = jaxdae.switching(Wagons(), LAW, state, **COUPLED)
@@ -489,6 +498,7 @@ class Wheel(jaxdae.System):
         return v[:1] - v[1:]
 
 
+@pytest.mark.slow
 def test_a_wheel_lets_go_where_its_reaction_says():
     """It rolls by half the torque, and slips from a reaction of 1 N on: at 2 s, 1 m/s fast."""
     wheel = Wheel()
@@ -510,7 +520,7 @@ def test_what_does_not_fit_is_refused():
     state = jaxdae.State(jnp.zeros(2), jnp.ones(2))
     switching, wagons, event = jaxdae.switching, Wagons(), COUPLED["hold"]["coupling"]
 
-    def refused(words, kind=ValueError, formulation=LAW, system=wagons, **how):
+    def refused(words, kind: Any = ValueError, formulation: Any = LAW, system: Any = wagons, **how):
         with pytest.raises(kind, match=words):
             switching(system, formulation, state, **how)
 
