@@ -190,14 +190,12 @@ def _title(outcome: Outcome) -> str:
 def _draw(outcome: Outcome, model: str, out: Path) -> None:
     # Loaded when the numbers stand on the screen: drawing takes as long again.
     from jaxdae.plotting import plot_energy, plot_histories, save_figure
-    from jaxdae.plotting.style import show_constants
 
     run, title = outcome.run, f"{model}: {_title(outcome)}"
     there = {"q": True, "v": True, "w": run.w.shape[-1] > 0, "u": run.u is not None}
     quantities = [name for name, some in there.items() if some]
     singularities = outcome.findings.near_singularities
     histories = plot_histories(run, quantities=quantities, title=title, singular=singularities)
-    show_constants(histories)
     save_figure(histories, out / "histories.png")
     if _residuals(outcome)[1].shape[-1]:
         save_figure(_off(outcome, title), out / "violation.png")
@@ -258,11 +256,7 @@ def _result(outcome: Outcome, options, seconds: float) -> dict[str, Any]:
 
 
 def simulated(options) -> Outcome:
-    """Make the run that a command asks for.
-
-    Raises:
-        ValueError: for what does not fit.
-    """
+    """Make the run that a command asks for."""
     model = get_model(options.model)
     with _settings_kept():
         asked, why = _arguments(model, options)

@@ -10,7 +10,6 @@ import numpy as np
 
 from jaxdae.models import AbstractModel, Model
 from jaxdae.systems import constraint_residuals, Labels, State
-from jaxdae.systems.dynamics import mass_and_jacobian
 
 # Points about the start from which a consistent one is looked for, beside it.
 _GUESSES = 8
@@ -22,18 +21,7 @@ _REACH = 1e3
 def chosen_start(
     model: Model, system: AbstractModel, given: dict[str, float] | None, dtype
 ) -> State:
-    """Where a run starts: where the model does, changed as little as the given values need.
-
-    Args:
-        model: entry of the registry.
-        system: what it built.
-        given: values of coordinates, of velocities as `d(NAME)/dt`, and of actuator states, which
-            hold exactly; others give way so that the constraints hold. `None` for none.
-        dtype: of the numbers.
-
-    Raises:
-        ValueError: for a name that nothing has, and for values that no consistent state has.
-    """
+    """Where the model starts, with the given values, which hold exactly, made consistent."""
     start = State(*system.start(), system.actuators())
     start = start if model.departure is None else model.departure(start)
     if given:
@@ -46,10 +34,9 @@ def _consistent(system: AbstractModel, start: State, given: dict[str, float]) ->
     _refuse_unknown(names, given)
     changed = {x: _changed(getattr(start, x), names[x], given) for x in names}
     placed, thrown = ([i for i, name in enumerate(names[x]) if name in given] for x in ("q", "v"))
-    metric = np.asarray(mass_and_jacobian(system, _now(), start.q, start.v)[0], np.float64)
     # What is held is held at both levels: coordinates come first, by themselves.
-    q = _nearest(system, metric, changed["q"], placed, given)
-    v = _nearest(system, metric, changed["v"], thrown, given, q)
+    q = _consistent_part(system, changed["q"], placed, given)
+    v = _consistent_part(system, changed["v"], thrown, given, q)
     return State(q, v, changed["w"])
 
 
@@ -68,23 +55,19 @@ def _refuse_unknown(names: dict[str, list[str]], given: dict[str, float]) -> Non
     )
 
 
-def _now() -> jax.Array:
-    return jnp.zeros(())
-
-
-def _nearest(
+def _consistent_part(
     system: AbstractModel,
-    metric: np.ndarray,
     x: np.ndarray,
     held: list[int],
     given: dict[str, float],
     q: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The nearest coordinates that meet the constraints; velocities where these are given."""
-    constraint: Callable = lambda q: system.position_constraints(_now(), q)  # noqa: E731
+    """Coordinates that meet the constraints; velocities where these are given."""
+    t = jnp.zeros(())
+    constraint: Callable = lambda q: system.position_constraints(t, q)  # noqa: E731
     if q is not None:
-        constraint = lambda v: constraint_residuals(system, _now(), q, v).phi_dot  # noqa: E731
-    found, left, allowed = nearest(constraint, metric, x, held)
+        constraint = lambda v: constraint_residuals(system, t, q, v).phi_dot  # noqa: E731
+    found, left, allowed = near(constraint, x, held)
     if (np.abs(left) <= allowed).all():
         return found
     sizes = np.where(np.isfinite(left), np.abs(left), np.inf)
@@ -97,21 +80,12 @@ def _nearest(
     )
 
 
-def nearest(
-    function: Callable, metric: np.ndarray, start: np.ndarray, held: list[int]
+def near(
+    function: Callable, start: np.ndarray, held: list[int]
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Solve `min (x - start)^T metric (x - start)` subject to `function(x) = 0`.
+    """A point near to a start with `function(x) = 0`, by least squares, some entries held.
 
-    Args:
-        function: traceable by JAX, from shape `(n,)` to residuals.
-        metric: shape `(n, n)`.
-        start: shape `(n,)`.
-        held: entries that stay as they are in `start`.
-
-    Returns:
-        The nearest of the points that are found from the start and from others about it, or the one
-        where least is left; residuals there; and the largest that a point of the constraint has, as
-        `jaxdae.consistent_state` allows it.
+    Also what is left of the function there, and how much a consistent state may leave.
     """
     # Loaded for this alone: SciPy's optimizers take as long to load as this takes.
     from scipy import optimize
@@ -119,7 +93,6 @@ def nearest(
     free, size = np.setdiff1d(np.arange(start.size), held), float(np.abs(start).max())
     value, jacobian = jax.jit(function), jax.jit(jax.jacfwd(function))
     eps = float(np.finfo(np.asarray(value(start)).dtype).eps)
-    metric = metric[np.ix_(free, free)] / max(float(np.abs(metric).max()), 1e-300)
     first, reach = start[free], _REACH * (1.0 + size)
 
     def full(x):
@@ -139,37 +112,13 @@ def nearest(
     def met(x):
         return bool((np.abs(residuals(x)) <= allowed(x)).all())
 
-    def squared(x):
-        return float((x - first) @ metric @ (x - first))
-
     def solved(x):
         # The gradient's size is no end: where the values that are held are the last that the
         # constraints allow, as y = -1 on a circle, it is tiny before that is reached.
         ends: Any = {"ftol": 2.3e-16, "xtol": 2.3e-16, "gtol": None, "max_nfev": 200}
-        x = np.clip(x, first - 0.9 * reach, first + 0.9 * reach)
         ends |= {"jac": slope, "bounds": (first - reach, first + reach)}
         with np.errstate(invalid="ignore", divide="ignore"):  # of derivatives that are zero
             return optimize.least_squares(residuals, x, **ends).x
-
-    def closest(x):
-        """The nearest of the points of the constraint about one of them."""
-        left, sizes, _ = np.linalg.svd(slope(x))
-        # Combinations that are independent; as many as what is free leave nothing to choose.
-        some = sizes > 10.0 * allowed(x) ** 0.5 * sizes.max(initial=0.0)
-        chosen = left[:, : sizes.size][:, some]
-        if chosen.shape[1] == x.size:
-            return x
-        condition = {
-            "type": "eq",
-            "fun": lambda y: chosen.T @ residuals(y),
-            "jac": lambda y: chosen.T @ slope(y),
-        }
-        result = optimize.minimize(
-            lambda y: 0.5 * squared(y), x, jac=lambda y: metric @ (y - first), method="SLSQP",
-            constraints=condition, options={"ftol": 1e-15, "maxiter": 200},
-        )  # fmt: skip
-        nearer = solved(result.x)
-        return nearer if met(nearer) and squared(nearer) < squared(x) else x
 
     ends = [first]
     if free.size and not met(first):
@@ -177,10 +126,11 @@ def nearest(
         noise = np.random.default_rng(0).normal(size=(_GUESSES, free.size))
         guesses = [first, *(first + 0.1 * (1.0 + size) * noise)]
         ends = [solved(x) for x in guesses if np.isfinite(residuals(x)).all()] or ends
-        points = [closest(x) for x in ends if met(x)]
-        if points:
-            ends = [min(points, key=squared)]
-    x = min(ends, key=lambda x: float(np.linalg.norm(residuals(x))))
+    points = [x for x in ends if met(x)]
+    if points:
+        x = min(points, key=lambda x: float(np.linalg.norm(x - first)))
+    else:
+        x = min(ends, key=lambda x: float(np.linalg.norm(residuals(x))))
     return full(x), residuals(x), allowed(x)
 
 

@@ -192,7 +192,7 @@ def _rate(name: str, tuned: Tuned) -> str:
         f"them refused; {result.ending}"
     ]
     if tuned.seconds > 0:
-        count = len(tuned.objective.members.t1) / tuned.seconds
+        count = len(tuned.objective.members.start) / tuned.seconds
         lines.append(
             f"  {count:,.0f} simulations with gradients per second, {tuned.backend} backend{reason}"
         )

@@ -97,11 +97,7 @@ def relative_degree(
 
 
 def check_program(plant: Plant, program: Program, t, state: State) -> int:
-    """Number `r` of program constraints, after a check of shapes and of the number of controls.
-
-    Raises:
-        ValueError: when shapes do not fit, or there are fewer controls than constraints.
-    """
+    """Number `r` of program constraints, after a check of shapes and of the number of controls."""
     s, names = plant.controls, ("t", "q", "v")
     check_parameters("the program", program, names)
     values = (jnp.asarray(t, state.q.dtype), state.q, state.v)

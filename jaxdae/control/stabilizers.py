@@ -169,11 +169,7 @@ def companion_matrix(
 
 
 def check_stabilizer(stabilizer: ServoStabilizer, degrees: tuple[int, ...], t, state) -> None:
-    """Check that a stabilizer fits the relative degrees and vanishes with the residuals.
-
-    Raises:
-        ValueError: naming the gain, shape or value that does not fit.
-    """
+    """Check that a stabilizer fits the relative degrees and vanishes with the residuals."""
     if isinstance(stabilizer, AbstractServoStabilizer):
         stabilizer.check(degrees)
         return

@@ -1,6 +1,5 @@
 """What runs are made of: a mechanism, or differential-algebraic equations, behind one contract."""
 
-import abc
 from typing import Any, ClassVar
 
 import diffrax
@@ -54,112 +53,38 @@ class Settings(Module):
     @property
     def of_steps(self) -> dict[str, Any]:
         """What a run is given of them beside its times."""
-        return {
-            "solver": self.solver, "stepsize_controller": self.stepsize_controller,
-            "max_steps": self.max_steps,
-        }  # fmt: skip
+        return {x: getattr(self, x) for x in ("solver", "stepsize_controller", "max_steps")}
 
 
 # Directions in which a start may move, what the noise of its guess makes of them, their names.
 Directions = tuple[Any, Any, list[str]]
 
 
-class AbstractDeclared(Module):
-    """What `build` returns, and what is asked of it."""
-
-    controller: eqx.AbstractVar[Any]
-    # Whether known starts, too, are always made consistent.
-    always_projects: ClassVar[bool]
-
-    @property
-    @abc.abstractmethod
-    def declaration(self) -> Any:
-        """What starts that are functions are given."""
-
-    @abc.abstractmethod
-    def as_state(self, value: Any, what: str) -> Any:
-        """A start as it was given, in the form of this declaration.
-
-        Raises:
-            TypeError: for another kind, with `what` before it.
-        """
-
-    @abc.abstractmethod
-    def check(self, t: float, state: Any) -> None:
-        """Refuse equations that runs would not refuse in a batch.
-
-        Raises:
-            ValueError: as `solve` does.
-        """
-
-    @abc.abstractmethod
-    def check_start(self, t: float, state: Any, name: str, *, moves: bool) -> None:
-        """Refuse a known start that is off the constraints, unless parameters move these.
-
-        Raises:
-            ValueError: naming the experiment and the distance.
-        """
-
-    @abc.abstractmethod
-    def consistent(self, t, state: Any) -> Any:
-        """The consistent state next to another."""
-
-    @abc.abstractmethod
-    def residuals(self, t, state: Any) -> Any:
-        """What is zero of a consistent start that is known, arrays."""
-
-    @abc.abstractmethod
-    def is_constrained(self, t: float, state: Any) -> bool:
-        """Whether starts have to be made consistent."""
-
-    @abc.abstractmethod
-    def directions(self, t: float, state: Any, start: UnknownStart) -> Directions:
-        """Directions in which a consistent start may move, in the order of `ravel_pytree`."""
-
-    @abc.abstractmethod
-    def depends_on_time(self, state: Any) -> bool:
-        """Whether time itself enters the equations or the input."""
-
-    @abc.abstractmethod
-    def prepared(self, state: Any, t0: float, t1: float, dt, ts, settings: Settings) -> tuple:
-        """The problem of a run, and the method."""
-
-    @abc.abstractmethod
-    def trajectory(self, problem: Any, method: Any) -> Any:
-        """A run, by what `prepared` has made."""
-
-    @abc.abstractmethod
-    def states_of(self, trajectory: Any) -> Any:
-        """States at the times of a run."""
-
-
-class Mechanism(AbstractDeclared):
-    """A system and its formulation.
-
-    Args:
-        system: what moves.
-        formulation: how constraints are enforced.
-        controller: the input, or `None`.
-    """
+class Mechanism(Module):
+    """A system, its formulation and the input, or `None`."""
 
     system: System
     formulation: AbstractFormulation
     controller: Any
+    # Whether known starts, too, are always made consistent.
     always_projects: ClassVar[bool] = False
 
     @property
     def declaration(self) -> System:
+        """What starts that are functions are given."""
         return self.system
 
     def as_state(self, value: Any, what: str) -> State:
+        """A start as it was given; `TypeError` for another kind, with `what` before it."""
         if not isinstance(value, State):
             raise TypeError(f"{what} a {type(value).__name__}, must be a State(q, v).")
         return value
 
     def check(self, t: float, state: State) -> None:
-        del t, state  # `prepare` has done it
+        """Refuse equations that runs would not refuse in a batch: none, `prepare` has done it."""
 
     def check_start(self, t: float, state: State, name: str, *, moves: bool) -> None:
+        """Refuse a known start that is off the constraints, unless parameters move these."""
         worst = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in self.residuals(t, state))
         size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
         if not (moves or worst <= START_TOLERANCE * (1 + size)):
@@ -170,17 +95,21 @@ class Mechanism(AbstractDeclared):
             )
 
     def consistent(self, t, state: State) -> State:
+        """The consistent state next to another."""
         return consistent_state(self.system, state.q, state.v, t, w=state.w)
 
     def residuals(self, t, state: State) -> tuple:
+        """What is zero of a consistent start that is known, arrays."""
         system = in_dtype(self.system, state.q.dtype)
         found = constraint_residuals(system, t, state.q, state.v)
         return found.phi, found.phi_dot
 
     def is_constrained(self, t: float, state: State) -> bool:
+        """Whether starts have to be made consistent."""
         return self.residuals(t, state)[1].size > 0
 
     def directions(self, t: float, state: State, start: UnknownStart) -> Directions:
+        """Directions in which a consistent start may move, in the order of `ravel_pytree`."""
         _refuse_others(start, ("y",), "a System has q, v and w")
         system = self.system
         rates = lambda v: constraint_residuals(system, t, state.q, v).phi_dot  # noqa: E731
@@ -201,6 +130,7 @@ class Mechanism(AbstractDeclared):
         return block(*moves), block(*priors), [x for part in names for x in part]
 
     def depends_on_time(self, state: State) -> bool:
+        """Whether time itself enters the equations or the input."""
         controller = self.controller
         system = in_dtype(self.system, state.q.dtype)
         if controller is not None and not callable(controller):
@@ -225,6 +155,7 @@ class Mechanism(AbstractDeclared):
         return depends_on(everything, 0, zero, state.q, state.v, state.w)
 
     def prepared(self, state: State, t0: float, t1: float, dt, ts, settings: Settings) -> tuple:
+        """The problem of a run, and the method."""
         return prepare(
             self.system, self.formulation, state, t0=t0, t1=t1, dt=dt,
             saveat=diffrax.SaveAt(ts=jnp.asarray(ts)), controller=self.controller,
@@ -233,19 +164,16 @@ class Mechanism(AbstractDeclared):
         )  # fmt: skip
 
     def trajectory(self, problem: Any, method: Any) -> Trajectory:
+        """A run, by what `prepared` has made."""
         return Trajectory.of(problem, method, run(problem, method))
 
     def states_of(self, trajectory: Trajectory) -> State:
+        """States at the times of a run."""
         return trajectory.states
 
 
-class DeclaredEquations(AbstractDeclared):
-    """Differential-algebraic equations.
-
-    Args:
-        dae: the declaration.
-        controller: the input, or `None`.
-    """
+class DeclaredEquations(Module):
+    """Differential-algebraic equations and the input, or `None`; methods as of `Mechanism`."""
 
     dae: DAE
     controller: Any
@@ -341,14 +269,11 @@ class DeclaredEquations(AbstractDeclared):
         return trajectory.saved
 
 
-def declared(made: Any, controller: Any) -> AbstractDeclared:
-    """What `build` has returned, with the controller of a record.
+Declared = Mechanism | DeclaredEquations
 
-    Raises:
-        TypeError: for what is neither `(system, formulation)` nor a `DAE`, with a controller or
-            without.
-        ValueError: for two controllers.
-    """
+
+def declared(made: Any, controller: Any) -> Declared:
+    """What `build` has returned, with the controller of a record."""
     parts = [*made] if isinstance(made, tuple) else [made]
     if parts and isinstance(parts[0], DAE):
         if len(parts) > 2:

@@ -1,7 +1,7 @@
 """What a user of a fit must not overlook: what data leave open, noise, singular positions."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,7 +13,6 @@ from jaxdae.diagnosis.findings import Finding
 from jaxdae.diagnosis.singularities import (
     curve,
     near_singularities_along,
-    NearSingularity,
     RANK,
     singularity_finding,
 )
@@ -57,41 +56,24 @@ _PART = 1e-3
 
 
 class Opening(NamedTuple):
-    """What a change of an unknown does at a singular position.
+    """What a change of an unknown does at a singular position."""
 
-    Args:
-        name: of the unknown; the logarithm of one is called `log …`.
-        change: of it.
-        distance: by which it moves the dependent constraints apart there, in their unit.
-    """
-
-    name: str
-    change: float
-    distance: float
+    name: str  # of the unknown; the logarithm of one is called `log …`
+    change: float  # of it
+    distance: float  # by which it moves the dependent constraints apart there, in their unit
 
 
 class SingularPositions(NamedTuple):
-    """Singular positions that the run of an experiment passes.
+    """Singular positions that the run of an experiment passes."""
 
-    Args:
-        experiment: its name or number.
-        times: when [s].
-        least: least singular value met, as a part of its median.
-        refused: why the formulation is not made for them, in words; else `None`.
-        fixed: length of the fixed steps [s]; `None` for adaptive ones.
-        openings: unknowns with which the first of the positions vanishes.
-        constraints: names of those that depend on each other there.
-        guessed: whether only the run with the first guess of the parameters does.
-    """
-
-    experiment: str
-    times: tuple[float, ...]
-    least: float
-    refused: str | None
-    fixed: float | None
-    openings: tuple[Opening, ...]
-    constraints: tuple[str, ...]
-    guessed: bool = False
+    experiment: str  # its name or number
+    times: tuple[float, ...]  # when [s]
+    least: float  # least singular value met, as a part of its median
+    refused: str | None  # why the formulation is not made for them, in words; else `None`
+    fixed: float | None  # length of the fixed steps [s]; `None` for adaptive ones
+    openings: tuple[Opening, ...]  # unknowns with which the first of the positions vanishes
+    constraints: tuple[str, ...]  # names of those that depend on each other there
+    guessed: bool = False  # whether only the run with the first guess of the parameters does
 
     def __repr__(self) -> str:
         return shown(self)
@@ -348,26 +330,6 @@ def _direction_in_words(direction: np.ndarray, names: Sequence[str], scales: np.
     return f"{listed} enter {how}: the direction {terms} changes no channel"
 
 
-class _SingularPosition(NamedTuple):
-    """A singular position.
-
-    Args:
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        combination: of the position constraints, a unit vector `y (m,)` with `y^T J` nearly zero;
-            of none where it is not they that lose rank.
-    """
-
-    t: float
-    q: jax.Array
-    combination: np.ndarray
-
-    @property
-    def involved(self) -> np.ndarray:
-        """Numbers of the constraints that depend on each other."""
-        return np.flatnonzero(np.abs(self.combination) > _PART)
-
-
 def singular_positions(
     task, x, made: Sequence[Predictions], names: Sequence[str], experiments: Sequence[Experiment]
 ) -> tuple[SingularPositions, ...]:
@@ -379,8 +341,7 @@ def singular_positions(
     for number, run, one in task.intervals:
         batch = task.fit.batches[number]
         member, predictions = (batch.member(tree, run) for tree in (batch.runs, made[number]))
-        rows = _rows(member, predictions, one.at.size)
-        result = _of_run(task, x, member.given, rows, names)
+        result = _of_run(task.fit, x, member, predictions, one.at.size, names)
         if result is not None:
             name = label(one.experiment, experiments[one.experiment])
             times = tuple(t + float(member.origin) for t in result.times)
@@ -388,20 +349,16 @@ def singular_positions(
     return tuple(found)
 
 
-def _rows(member: Runs, predictions: Predictions, count: int) -> tuple[np.ndarray, Any]:
-    """Times and states of a run, the start first."""
-    first, states = jax.device_get((predictions.first, predictions.states))
-    ts = np.append(np.asarray(member.start), np.asarray(member.samples)[:count])
-    join = lambda a, b: np.concatenate([a[None], b[:count]])  # noqa: E731
-    return ts, jax.tree.map(join, first, states)
-
-
-def _of_run(task, x, given, rows, names) -> SingularPositions | None:
-    fit = task.fit
-    parts, (ts, states) = fit.model.parts(fit.params(x), given), rows
+def _of_run(
+    fit, x, member: Runs, predictions: Predictions, samples: int, names
+) -> SingularPositions | None:
+    parts = fit.model.parts(fit.params(x), member.given)
     if not isinstance(parts, Mechanism):
         return None
     system, formulation = parts.system, parts.formulation
+    first, later = jax.device_get((predictions.first, predictions.states))
+    ts = np.append(np.asarray(member.start), np.asarray(member.samples)[:samples])
+    states = jax.tree.map(lambda a, b: np.concatenate([a[None], b[:samples]]), first, later)
     if not all(np.isfinite(a).all() for a in jax.tree.leaves(states)):
         return None
     near, typical = near_singularities_along(system, formulation, ts, states)
@@ -410,33 +367,37 @@ def _of_run(task, x, given, rows, names) -> SingularPositions | None:
     passes = formulation.capabilities.passes_singular_positions
     lowest = min(near, key=lambda p: p.value)
     found = None if passes else singularity_finding(formulation, near, typical)
-    nearness = lowest.value / typical
-    place = _place(system, lowest, ts, states)
+    q, combination = _place(system, lowest.time, ts, states)
+
+    def phi(x, q):
+        system = fit.model.parts(fit.params(x), member.given).system
+        return system.position_constraints(lowest.time, q)
+
+    units, least = fit.units(np.asarray(x)), lowest.value / typical
+    involved = np.flatnonzero(np.abs(combination) > _PART)
     return SingularPositions(
         experiment="",
         times=tuple(p.time for p in near),
-        least=nearness,
+        least=least,
         refused=None if found is None else found.message,
         fixed=fit.model.settings.fixed_step,
-        openings=_openings(fit, x, given, place, nearness, names),
-        constraints=tuple(system.labels().constraint(k) for k in place.involved),
+        openings=_openings(phi, x, q, combination, units, least, names),
+        constraints=tuple(system.labels().constraint(int(k)) for k in involved),
     )
 
 
-def _place(system, near: NearSingularity, ts, states: State) -> _SingularPosition:
-    """Where a run passes a singular position."""
-    i = np.atleast_1d(np.clip(np.searchsorted(ts, near.time) - 1, 0, ts.size - 2))
-    s = (near.time - ts[i])[:, None] / (ts[i + 1] - ts[i])[:, None]
+def _place(system, time: float, ts, states: State) -> tuple[jax.Array, np.ndarray]:
+    """Coordinates at a time of a run, and what of the constraints' Jacobian vanishes there."""
+    i = np.atleast_1d(np.clip(np.searchsorted(ts, time) - 1, 0, ts.size - 2))
+    s = (time - ts[i])[:, None] / (ts[i + 1] - ts[i])[:, None]
     _, q, _ = curve(np, ts, states.q, states.v, i, s)
-    rows = jax.jacfwd(system.position_constraints, argnums=1)
-    before, there = (np.asarray(rows(t, jnp.asarray(x))) for t, x in (
-        (ts[0], states.q[0]), (near.time, q[0, 0]),
-    ))  # fmt: skip
-    return _SingularPosition(near.time, jnp.asarray(q[0, 0]), _combination(before, there))
+    there, rows = jnp.asarray(q[0, 0]), jax.jacfwd(system.position_constraints, argnums=1)
+    before, now = rows(ts[0], jnp.asarray(states.q[0])), rows(time, there)
+    return there, _combination(np.asarray(before), np.asarray(now))
 
 
 def _combination(before: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """What of the rows of a Jacobian vanishes that does not elsewhere; zeros for nothing."""
+    """A unit vector `y` with `y^T J` nearly zero `there` and not before; zeros for none."""
     lengths = np.linalg.norm(np.stack([before, there]), axis=2).max(axis=0)
     scales = 1 / np.where(lengths > 0, lengths, 1.0)
     sizes = np.linalg.svd(before * scales[:, None], compute_uv=False)
@@ -449,28 +410,23 @@ def _combination(before: np.ndarray, there: np.ndarray) -> np.ndarray:
 
 
 def _openings(
-    fit, x, given, place: _SingularPosition, nearness: float, names
+    phi: Callable, x, q, combination: np.ndarray, units, nearness: float, names
 ) -> tuple[Opening, ...]:
-    r"""Unknowns with which a singular position vanishes.
+    r"""Unknowns with which a singular position vanishes; `phi(x, q)` are the constraints there.
 
     The configurations next to a position with `y^T J = 0` are those of `y^T phi(q, p) = 0`, a form
     of second order in the free directions: two branches that cross. A change of the parameters with
     `y^T dphi/dp dp` not zero makes a hyperbola of them, which no motion crosses.
     """
-
-    def phi(x, q):
-        system = fit.model.parts(fit.params(x), given).declaration
-        return system.position_constraints(place.t, q)
-
-    changes = _CHANGE * np.asarray(fit.units(np.asarray(x)))[: len(names)]
-    slopes, jac = (np.asarray(a) for a in jax.jacfwd(phi, (0, 1))(x, place.q))
+    changes = _CHANGE * np.asarray(units)[: len(names)]
+    slopes, jac = (np.asarray(a) for a in jax.jacfwd(phi, (0, 1))(x, q))
     slopes = slopes[:, : len(names)] * changes
-    apart = np.abs(place.combination @ slopes)
+    apart = np.abs(combination @ slopes)
     digits = np.finfo(slopes.dtype).eps ** 0.5
     # Where a change moves no constraint, its slopes are round-off in every direction: a distance
     # counts beside what a change of all coordinates, by the same part, moves the constraints.
-    lengths = np.linalg.norm(jac, axis=1) * (1 + np.linalg.norm(place.q))
-    round_off = digits * _CHANGE * np.linalg.norm(place.combination * lengths)
+    lengths = np.linalg.norm(jac, axis=1) * (1 + np.linalg.norm(q))
+    round_off = digits * _CHANGE * np.linalg.norm(combination * lengths)
     limit = (_PER_DISTANCE * nearness + digits) * np.linalg.norm(slopes, axis=0) + round_off
     opened = np.flatnonzero(apart > limit)
     return tuple(Opening(names[k], float(changes[k]), float(apart[k])) for k in opened)

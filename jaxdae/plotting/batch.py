@@ -13,7 +13,7 @@ from jaxdae.diagnosis import curves
 from jaxdae.plotting import readout, style
 from jaxdae.plotting.histories import names_and_units, QUANTITIES
 
-# Bands from the outside in, and the median.
+# Bands from the outside in, and their opacity.
 _BANDS = ((0.05, 0.95, 0.18), (0.25, 0.75, 0.35))
 # Of fewer members than the first, quantiles would be made of nothing but their own interpolation;
 # of as many as the second each is drawn.
@@ -21,8 +21,6 @@ _FEWEST, _FEW = 5, 12
 _MOST_BINS = 40
 # Times at which members of different times are compared.
 _GRID = 401
-# Rows times members that are drawn with cubics between rows: beyond, pictures take gigabytes.
-_MOST_VALUES = 2_500_000
 _HEADINGS = {"phi": "‖φ‖", "phi_dot": "‖dφ/dt‖", "energy": "energy E [J]"}
 _CROSSES: Any = {"color": style.FAILURE, "marker": "x", "linestyle": "", "markersize": 4}
 
@@ -43,13 +41,9 @@ def plot_batch(
     twelve, the last value of each; of a single member there is nothing to compare. Failed members
     are counted, the times of their failures marked; up to there they are part of the bands.
 
-    Between rows each member follows the cubic Hermite polynomials through its `q` with the slopes
-    `v`, and its velocities are the derivatives of these cubics, which pass through `v`. Quantiles
-    are taken of these curves: at eight times in every interval where all members have the same
-    times, of at most 1000 rows and of as many members as memory allows; else at 401 times.
-    Everything else lies on straight lines between rows. Where members have different times, where
-    members or rows are too many for cubics, or where rows are too far apart for them, the figure
-    says so.
+    Everything lies on straight lines between rows. Members that have different times are compared
+    at 401 times. The figure says so, and where rows are too far apart for the motion, or fewer than
+    the steps of a run.
 
     Args:
         run: a batch that `jax.vmap` of `simulate` made, a stored one (`Trajectory.load`,
@@ -66,14 +60,8 @@ def plot_batch(
     Raises:
         ValueError: when a quantity is not one of these, the run is no batch, or has no members.
     """
-    known = (*QUANTITIES, *_HEADINGS)
-    unknown = [quantity for quantity in quantities if quantity not in known]
-    if unknown or not quantities:
-        raise ValueError(
-            f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
-            f"choose from {', '.join(map(repr, known))}"
-        )
-    members = _BatchPanels(run)
+    readout.check_quantities(quantities, (*QUANTITIES, *_HEADINGS))
+    members = _Members(run)
     labels = readout.get_labels(run, labels)
     panels = [panel for quantity in quantities for panel in _panels(run, members, labels, quantity)]
     alone = members.size == 1
@@ -83,42 +71,23 @@ def plot_batch(
         pair[0].sharex(axes[0, 0])
         for last in pair[1:]:
             _draw_last(last, members, panel)
-    axes[0, 0].set_title(_remark(members, panels), fontsize="small", color=style.QUIET, loc="left")
+    axes[0, 0].set_title(_remark(members), fontsize="small", color=style.QUIET, loc="left")
     style.finish(axes)
     if not alone:
         axes[-1, 1].set_xlabel("member" if members.size <= _FEW else "members")
     return figure
 
 
-class _MemberPanel(NamedTuple):
-    """One number of each member against time.
-
-    Args:
-        heading: with its unit.
-        values: in rows, shape `(members, rows)`.
-        ts: times that are drawn [s], shape `(times,)`.
-        curves: values there, shape `(members, times)`, `nan` outside of a member.
-        smooth: whether there are slopes for cubics between rows.
-        logarithmic: whether its axis is.
-    """
+class _Panel(NamedTuple):
+    """One number of each member in its rows, shape `(members, rows)`."""
 
     heading: str
     values: np.ndarray
-    ts: np.ndarray
-    curves: np.ndarray
-    smooth: bool = False
     logarithmic: bool = False
 
 
-class _BatchPanels:
-    """What all panels share; batch axes are one, and rows that do not count have the time `nan`.
-
-    Args:
-        run: the batch.
-
-    Raises:
-        ValueError: for one run, and a batch without a finite row.
-    """
+class _Members:
+    """What all panels share; batch axes are one, and rows that do not count have the time `nan`."""
 
     def __init__(self, run: Any):
         ts = np.asarray(run.ts, float)
@@ -127,80 +96,47 @@ class _BatchPanels:
         if ts.size == 0:
             raise ValueError(f"the batch of shape {ts.shape[:-1]} has no rows to draw")
         places = [*np.ndindex(ts.shape[:-1])]
-        self.shape = (len(places), ts.shape[-1])
+        self.size, self.rows = len(places), ts.shape[-1]
         self.success = np.asarray(run.success).reshape(-1)
         self.ends = np.asarray(run.final_time, float).reshape(-1)
+        ts = ts.reshape(self.size, self.rows)
         slopes = run.v if readout.velocities_are_rates(run) else run.coordinate_rates
-        ts, q, v = ts.reshape(self.shape), self.columns(run.q), self.columns(slopes)
+        q, v = self.columns(run.q), self.columns(slopes)
         self.ts = np.where(readout.finished(ts, q, v), ts, np.nan)
         times = np.fmax.reduce(self.ts, axis=0)
-        if not np.isfinite(times).any():
+        self.kept = np.isfinite(times)
+        if not self.kept.any():
             raise ValueError(f"none of the {self.size} members has a finite row to draw")
         self.shared = bool((np.isnan(self.ts) | (self.ts == times)).all())
-        self.kept = np.isfinite(times)
-        self.grid = (
-            times[self.kept]
-            if self.shared
-            else np.linspace(np.nanmin(self.ts), np.nanmax(self.ts), _GRID)
-        )
-        self.cubics = not self.shared or (
-            readout.in_order(self.grid)
-            and self.grid.size <= readout.MANY_ROWS
-            and self.grid.size * self.size <= _MOST_VALUES
-        )
+        first, last = np.nanmin(self.ts), np.nanmax(self.ts)
+        self.grid = times[self.kept] if self.shared else np.linspace(first, last, _GRID)
         self.sparse = sum(map(_too_sparse, self.ts, q, v))
         steps = (getattr(run, "stats", None) or {}).get("num_steps", 0)
         self.steps = int(np.max(np.asarray(steps), initial=0))
         self.indices = [", ".join(map(str, place)) for place in places]
         self.names = [_name(run, place) for place in places] if self.size <= _FEW else []
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return self.shape[0]
-
     def columns(self, values: Any) -> np.ndarray:
         """Shape `(members, rows, columns)`."""
-        return np.asarray(values, float).reshape(*self.shape, -1)
+        return np.asarray(values, float).reshape(self.size, self.rows, -1)
 
-    def panel(self, heading: str, values: Any, slopes: Any = None, *, order: int = 0, **more):
-        """One column of all members, on cubics where slopes are given.
+    def on_grid(self, values: np.ndarray) -> np.ndarray:
+        """Values at the times of the grid, `nan` where a member has not been."""
+        drawn = np.where(np.isfinite(self.ts) & np.isfinite(values), values, np.nan)
+        if self.shared:
+            return drawn[:, self.kept]
+        return np.stack([self._interpolated(*pair) for pair in zip(self.ts, drawn, strict=True)])
 
-        Args:
-            heading: with its unit.
-            values: shape `(members, rows)`; of velocities the coordinates.
-            slopes: likewise.
-            order: of the derivative of the cubics.
-            more: `logarithmic`.
-        """
-        given = [x for x in (values, slopes) if x is not None]
-        drawn = [np.where(np.isfinite(self.ts) & np.isfinite(x), x, np.nan) for x in given]
-        ts, smooth = self.grid, slopes is not None
-        if not self.shared:
-            curves = np.stack([self._on_grid(i, drawn, order) for i in range(self.size)])
-        elif smooth and self.cubics:
-            fine = readout.finely(readout.Moving(ts, *(x[:, self.kept].T for x in drawn)))
-            ts, curves = fine.ts, fine[1 + order].T
-        else:
-            curves = drawn[order][:, self.kept]
-        return _MemberPanel(heading, drawn[order], ts, curves, smooth, **more)
-
-    def _on_grid(self, member: int, drawn: list[np.ndarray], order: int) -> np.ndarray:
-        """A member between its own first and last row."""
-        # In their order, each once: of a run backwards in time, too.
-        ts, rows = np.unique(self.ts[member], return_index=True)
-        ts, rows = ts[np.isfinite(ts)], rows[np.isfinite(ts)]
-        if ts.size < 2:
+    def _interpolated(self, ts: np.ndarray, values: np.ndarray) -> np.ndarray:
+        # Of a run backwards in time, too, in their order.
+        ts, rows = np.unique(ts[np.isfinite(ts)], return_index=True)
+        if ts.size == 0:
             return np.full(self.grid.shape, np.nan)
-        if len(drawn) == 1:
-            return np.interp(self.grid, ts, drawn[0][member, rows], left=np.nan, right=np.nan)
-        found = readout.Moving(ts, *(x[member, rows][:, None] for x in drawn))
-        inside = (self.grid >= ts[0]) & (self.grid <= ts[-1])
-        return np.where(inside, readout.at(found, self.grid)[1 + order][:, 0], np.nan)
+        return np.interp(self.grid, ts, values[rows], left=np.nan, right=np.nan)
 
 
 def _too_sparse(ts: np.ndarray, q: np.ndarray, v: np.ndarray) -> bool:
-    """Whether a member has an interval that cubics cannot follow."""
+    """Whether a member has an interval in which its motion cannot be seen from its ends."""
     known = np.isfinite(ts)
     return known.sum() > 1 and not curves.resolved(np, ts[known], q[known], v[known]).all()
 
@@ -214,43 +150,37 @@ def _name(run: Any, place: tuple[int, ...]) -> str:
     return ", ".join(parts) or f"member {', '.join(map(str, place))}"
 
 
-def _panels(run: Any, members: _BatchPanels, labels: Any, quantity: str) -> list[_MemberPanel]:
+def _panels(run: Any, members: _Members, labels: Any, quantity: str) -> list[_Panel]:
     if quantity == "energy":
-        return [members.panel(_HEADINGS[quantity], members.columns(run.energy)[..., 0])]
+        return [_Panel(_HEADINGS[quantity], members.columns(run.energy)[..., 0])]
     values = getattr(run.violation if quantity in _HEADINGS else run, quantity)
     columns = None if values is None else members.columns(values)
     if columns is None or columns.shape[-1] == 0:
         what = f"residuals {quantity}" if quantity in _HEADINGS else QUANTITIES[quantity][0]
         raise ValueError(f"the runs have no {what}; leave {quantity!r} out")
     if quantity in _HEADINGS:
-        size = np.linalg.norm(columns, axis=-1)
-        return [members.panel(_HEADINGS[quantity], size, logarithmic=True)]
+        return [_Panel(_HEADINGS[quantity], np.linalg.norm(columns, axis=-1), logarithmic=True)]
     names, units = names_and_units(run, labels, quantity, columns.shape[-1])
-    rates = readout.velocities_are_rates(run)
-    headings = [
-        readout.with_unit(f"λ of {name}" if quantity == "multipliers" else name, unit)
-        for name, unit in zip(names, units, strict=True)
+    head = "λ of " if quantity == "multipliers" else ""
+    return [
+        _Panel(readout.with_unit(head + name, unit), columns[..., i])
+        for i, (name, unit) in enumerate(zip(names, units, strict=True))
     ]
-    if quantity == "q" or (quantity == "v" and rates):
-        q, v = (members.columns(x) for x in (run.q, run.v if rates else run.coordinate_rates))
-        order = int(quantity == "v")
-        return [members.panel(x, q[..., i], v[..., i], order=order) for i, x in enumerate(headings)]
-    return [members.panel(x, columns[..., i]) for i, x in enumerate(headings)]
 
 
-def _draw_fan(ax: Axes, members: _BatchPanels, panel: _MemberPanel, *, named: bool) -> None:
+def _draw_fan(ax: Axes, members: _Members, panel: _Panel, *, named: bool) -> None:
     """Bands, median, members and failures; one legend is enough for all panels."""
     ax.set_ylabel(panel.heading)
-    curves = panel.curves
+    lines = members.on_grid(panel.values)
     if panel.logarithmic:
         style.logarithmic(ax)
-        curves = style.positive(curves)
+        lines = style.positive(lines)
     if members.size < _FEWEST:
         colors = style.colors(members.size)
-        for name, line, color in zip(members.names, curves, colors, strict=True):
-            ax.plot(panel.ts, line, color=color, label=name if members.size > 1 else None)
+        for name, line, color in zip(members.names, lines, colors, strict=True):
+            ax.plot(members.grid, line, color=color, label=name if members.size > 1 else None)
     else:
-        _draw_bands(ax, panel.ts, curves)
+        _draw_bands(ax, members.grid, lines)
     if panel.logarithmic:
         style.show_after_start(ax)
     _draw_crosses(ax, members.ends[~members.success], label="failures")
@@ -259,19 +189,19 @@ def _draw_fan(ax: Axes, members: _BatchPanels, panel: _MemberPanel, *, named: bo
             artist.set_label(None)
 
 
-def _draw_bands(ax: Axes, ts: np.ndarray, curves: np.ndarray) -> None:
+def _draw_bands(ax: Axes, ts: np.ndarray, lines: np.ndarray) -> None:
     """Of the members that have come to a time; a gap where none has."""
     color = style.PALETTE[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # where all are nan
-        quantiles = lambda *parts: np.nanquantile(curves, parts, axis=0)  # noqa: E731
+        quantiles = lambda *parts: np.nanquantile(lines, parts, axis=0)  # noqa: E731
         for low, high, alpha in _BANDS:
             name = f"{100 * low:.0f}–{100 * high:.0f} % of the members"
             edges = quantiles(low, high)
             ax.fill_between(ts, *edges, color=color, alpha=alpha, linewidth=0, label=name)
         median = quantiles(0.5)[0]
-    if len(curves) <= _FEW:
-        for i, line in enumerate(curves):
+    if len(lines) <= _FEW:
+        for i, line in enumerate(lines):
             name = "each member" if i == 0 else None
             ax.plot(ts, line, color=style.QUIET, linewidth=0.6, label=name)
     ax.plot(ts, median, color=color, label="median")
@@ -284,7 +214,7 @@ def _draw_crosses(ax: Axes, places: np.ndarray, **more) -> None:
         ax.plot(places, np.zeros(places.size), **_CROSSES, **place, **more)
 
 
-def _draw_last(ax: Axes, members: _BatchPanels, panel: _MemberPanel) -> None:
+def _draw_last(ax: Axes, members: _Members, panel: _Panel) -> None:
     """The last values of the members that reached their end: each, or a histogram of many."""
     rows = np.isfinite(members.ts).sum(axis=1)
     last = panel.values[np.arange(members.size), np.maximum(rows - 1, 0)]
@@ -326,8 +256,8 @@ def _draw_last(ax: Axes, members: _BatchPanels, panel: _MemberPanel) -> None:
         ax.set_ylim(known[0] - room, known[0] + room)
 
 
-def _remark(members: _BatchPanels, panels: list[_MemberPanel]) -> str:
-    """What a reader must know: failures, interpolation, and motions that rows cannot show."""
+def _remark(members: _Members) -> str:
+    """What a reader must know: failures, interpolation, and motions that rows may not show."""
     times = members.ends[~members.success]
     head = f"{members.size} member{'s' * (members.size != 1)}"
     if times.size:
@@ -335,20 +265,12 @@ def _remark(members: _BatchPanels, panels: list[_MemberPanel]) -> str:
         head = f"{head}," if members.size == 1 else f"{times.size} of {members.size}"
         head += f" failed after t = {span} s"
         head += "" if times.size == members.size else ", bands are of the others from there on"
-    parts, smooth = [head], {panel.smooth for panel in panels}
+    parts = [head]
     if not members.shared:
-        how = {
-            (True,): "by cubic Hermite polynomials",
-            (False,): "linearly between rows",
-            (False, True): "q and v by cubic Hermite polynomials, the rest linearly between rows",
-        }
-        parts.append(f"times differ: interpolated {how[tuple(sorted(smooth))]}")
-    elif True in smooth and not members.cubics:
-        parts.append("straight lines between rows")
-    rows = members.shape[1]
+        parts.append("times differ: interpolated linearly between rows")
     if members.sparse:
         few = f"rows of {members.sparse} of {members.size} are too far apart for the motion"
         parts.append(f"{few}: save more")
-    elif members.steps > rows and False in smooth:
-        parts.append(f"{rows} rows of runs of up to {members.steps} steps")
+    elif members.steps > members.rows:
+        parts.append(f"{members.rows} rows of runs of up to {members.steps} steps")
     return "; ".join(parts)

@@ -10,30 +10,17 @@ from jaxdae.diagnosis import curves
 from jaxdae.diagnosis.findings import NearSingularity
 from jaxdae.plotting import readout, style
 
-# Beside curves this many times larger one is flat, and has a panel of its own.
-_FLAT = 30.0
-# What is smaller still is round-off or an error of the integration, no motion to be enlarged.
-_NOTHING, _ROUND_OFF = 1e-8, 1e3
 # More near-singular positions than this are marked along this part of the axes' height alone.
 _FEW_SINGULARITIES, _EDGE = 10, 0.08
 
 
 class _Panel(NamedTuple):
-    """The columns of one quantity that share a unit and a size, and their times.
-
-    Args:
-        heading: with its unit.
-        names: of the columns.
-        columns: shape `(times, k)`.
-        ts: times [s].
-        small: whether others of its unit are larger, and drawn in a panel before.
-    """
+    """The columns of one quantity that share a unit, shape `(times, k)`, and their times [s]."""
 
     heading: str
     names: list[str]
     columns: np.ndarray
     ts: np.ndarray
-    small: bool = False
 
 
 # Heading, letter of what has no name, and the fields of `Labels` with names and units. The unit of
@@ -72,7 +59,7 @@ def _is_of_equations(trajectory: Any) -> bool:
 
 
 def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
-    """The panels of one quantity: one per unit and size, in the order of first appearance."""
+    """The panels of one quantity: one per unit, in the order of first appearance."""
     equations = _is_of_equations(trajectory)
     heading = DAE_QUANTITIES[quantity] if equations else QUANTITIES[quantity][0]
     values = getattr(trajectory, quantity, None)
@@ -86,13 +73,9 @@ def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
         ts, columns = _curves(trajectory, quantity, values)
         names, units = names_and_units(trajectory, labels, quantity, columns.shape[1])
     groups = {unit: [i for i, u in enumerate(units) if u == unit] for unit in units}
-    panel = lambda unit, chosen, small: _Panel(  # noqa: E731
-        readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen], ts, small
-    )
     return [
-        panel(unit, [chosen[i] for i in part], k > 0)
+        _Panel(readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen], ts)
         for unit, chosen in groups.items()
-        for k, part in enumerate(_by_size(columns[:, chosen]))
     ] or [_Panel(heading, [], columns, ts)]
 
 
@@ -105,24 +88,6 @@ def _entries(quantity: str, values: Any) -> list[str]:
     row = jax.tree.map(lambda x: np.asarray(x)[0], values)
     head = "y" if quantity == "y_dot" else quantity
     return [f"d({x})/dt" if quantity == "y_dot" else x for x in entry_names(head, row)]
-
-
-def _by_size(columns: np.ndarray) -> list[list[int]]:
-    """Columns that can share an axis, largest first; those that are nothing stay with the largest.
-
-    Args:
-        columns: shape `(times, k)`.
-    """
-    sizes = np.max(np.abs(columns), axis=0, initial=0.0)
-    largest = float(sizes.max())
-    eps = np.finfo(columns.dtype).eps if columns.dtype.kind == "f" else 0.0
-    nothing = sizes <= max(_NOTHING, _ROUND_OFF * float(eps)) * largest
-    groups: list[list[int]] = []
-    for i in np.argsort(-np.where(nothing, largest, sizes), kind="stable").tolist():
-        if not groups or not (nothing[i] or _FLAT * sizes[i] >= sizes[groups[-1][0]]):
-            groups.append([])
-        groups[-1].append(i)
-    return [sorted(group) for group in groups]
 
 
 def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -194,8 +159,7 @@ def plot_histories(
 ) -> Figure:
     """Draw quantities of one trajectory against time, one pair of axes per quantity and unit.
 
-    Curves that would be flat beside others of their unit, less than a thirtieth of the largest, are
-    in axes of their own below, which say their size; what is as small as round-off is not enlarged.
+    What is as small as round-off is not enlarged.
 
     Args:
         trajectory: what `jaxdae.simulate` or `jaxdae.solve` returned, or anything with `ts`, `q`,
@@ -222,12 +186,7 @@ def plot_histories(
     if quantities is None:
         algebraic = getattr(trajectory, "z", None) is not None
         quantities = ("q", "v") if known is QUANTITIES else ("y", "z") if algebraic else ("y",)
-    unknown = [quantity for quantity in quantities if quantity not in known]
-    if unknown or not quantities:
-        raise ValueError(
-            f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
-            f"choose from {', '.join(map(repr, known))}"
-        )
+    readout.check_quantities(quantities, known)
     few, labels = _too_few_rows(trajectory), readout.get_labels(trajectory, labels)
     panels = [panel for quantity in quantities for panel in panels_of(trajectory, labels, quantity)]
     figure, axes = style.new_axes(len(panels), title=title)
@@ -240,10 +199,6 @@ def plot_histories(
             limits = style.limits_of_constant(panel.columns)
             if limits is not None:
                 ax.set_ylim(*limits)
-            if panel.small:
-                largest = np.max(np.abs(panel.columns))
-                said = f"small ones, at most {largest:.3g}"
-                ax.set_title(said, fontsize="small", color=style.QUIET, loc="right")
         else:
             style.note(ax, "none")
         style.mark_failure(ax, readout.failure_time(trajectory))

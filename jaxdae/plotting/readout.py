@@ -1,6 +1,6 @@
 """What a picture needs to know of a run: its finished rows, curves between them, failure, names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +20,18 @@ MANY_ROWS = 1000
 _POINTS_BETWEEN_ROWS = 8
 
 
-def named(trajectories: Any) -> dict[str, Any]:
-    """One trajectory, or a mapping from names to trajectories, as a mapping.
+def check_quantities(quantities: Sequence[str], known: Iterable[str]) -> None:
+    """Refuse quantities that cannot be drawn, or none."""
+    unknown = [quantity for quantity in quantities if quantity not in known]
+    if unknown or not quantities:
+        raise ValueError(
+            f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
+            f"choose from {', '.join(map(repr, known))}"
+        )
 
-    Raises:
-        ValueError: when the mapping is empty.
-    """
+
+def named(trajectories: Any) -> dict[str, Any]:
+    """One trajectory, or a mapping from names to trajectories, as a mapping."""
     if not isinstance(trajectories, Mapping):
         return {"": trajectories}
     if not trajectories:
@@ -34,29 +40,15 @@ def named(trajectories: Any) -> dict[str, Any]:
 
 
 def times(trajectory: Any) -> np.ndarray:
-    """Times [s] of the rows that belong to the run, shape `(rows,)`.
-
-    Raises:
-        ValueError: when the trajectory is a batch.
-    """
+    """Times [s] of the rows that belong to the run, shape `(rows,)`."""
     ts = np.asarray(trajectory.ts)
     if ts.ndim != 1:
         raise ValueError(
             f"one trajectory is drawn at a time, but ts has shape {ts.shape}; "
-            f"pick one of the batch first, trajectory[{', '.join('0' * (ts.ndim - 1))}]"
-            f"{_failed_member(trajectory)}, or draw all of it with plot_batch"
+            f"pick one of the batch first, trajectory[{', '.join('0' * (ts.ndim - 1))}], or draw "
+            "all of it with plot_batch"
         )
     return ts[: finished_rows(trajectory)]
-
-
-def _failed_member(trajectory: Any) -> str:
-    """Which member of a batch failed first, if any did."""
-    lost = np.argwhere(~np.asarray(getattr(trajectory, "success", True)))
-    if lost.shape[-1:] in ((), (0,)) or not len(lost):
-        return ""
-    times = np.asarray(trajectory.final_time)[tuple(lost.T)]
-    place = ", ".join(str(int(i)) for i in lost[np.argmin(times)])
-    return f" (the one that failed first is trajectory[{place}])"
 
 
 def velocities_are_rates(trajectory: Any) -> bool:
@@ -65,12 +57,7 @@ def velocities_are_rates(trajectory: Any) -> bool:
 
 
 def finished(ts: Any, *states: Any) -> np.ndarray:
-    """Whether rows are finite, and all before them, shape of `ts`.
-
-    Args:
-        ts: times, shape `(..., rows)`.
-        states: coordinates and velocities, shape `(..., rows, n)`.
-    """
+    """Whether rows are finite, and all before them, shape of `ts`."""
     alive = np.isfinite(ts)
     for x in states:
         alive &= (np.abs(x) < BLOWN_UP).all(axis=-1)

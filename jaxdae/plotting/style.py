@@ -75,12 +75,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def power_of_ten(value: float, position: int | None = None) -> str:
-    """A tick of a logarithmic axis, in plain text: formulas take longer to set than all the rest.
-
-    Args:
-        value: the tick.
-        position: its number.
-    """
+    """A tick of a logarithmic axis as plain text: formulas take longer than all the rest."""
     del position
     if value <= 0:
         return ""
@@ -137,40 +132,21 @@ def show_after_start(ax: Axes) -> None:
         ax.text(0.01, place[0], text, va=place[1], **look)
 
 
-# A spread below this part of the values is an error of a run, where constants are expected; one of
-# so few units in the last place is round-off anywhere.
-_ERROR, _LAST_PLACES = 1e-6, 16
+# A spread of so few units in the last place is round-off.
+_LAST_PLACES = 16
 
 
-def limits_of_constant(columns: np.ndarray, part: float | None = None) -> list[float] | None:
-    """Limits for curves that are constant but for errors, which no axis should enlarge.
-
-    Args:
-        columns: finite values of all curves of an axis.
-        part: of the values, up to which a change is an error; that of round-off by default.
-
-    Returns:
-        Both limits; `None` for curves that change.
-    """
+def limits_of_constant(columns: np.ndarray) -> list[float] | None:
+    """Limits for curves that are constant but for round-off, which no axis should enlarge."""
     values = np.asarray(columns)
     if values.size == 0 or values.dtype.kind != "f":
         return None
-    part = _LAST_PLACES * float(np.finfo(values.dtype).eps) if part is None else part
+    part = _LAST_PLACES * float(np.finfo(values.dtype).eps)
     low, high = float(values.min()), float(values.max())
     size = max(abs(low), abs(high))
     if size == 0.0 or high - low > part * size:
         return None
     return [low - 0.1 * size, high + 0.1 * size]
-
-
-def show_constants(figure: Figure) -> None:
-    """Axes of what is constant but for errors of the run show it as constant."""
-    for ax in figure.axes:
-        curves = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
-        curves = [x[np.isfinite(x)] for x in curves if np.isfinite(x).sum() > 2]
-        limits = limits_of_constant(np.concatenate([np.zeros(0), *curves]), _ERROR)
-        if limits is not None:
-            ax.set_ylim(*limits)
 
 
 def note(ax: Axes, text: str) -> None:

@@ -14,9 +14,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PyTree
 
 from jaxdae.checks import are_known
-from jaxdae.compiled import jit
 from jaxdae.events.records import GOES_ON
-from jaxdae.results import stored_equations, tables
+from jaxdae.results import stored_equations
+from jaxdae.results.base import AbstractRun, of_members
 from jaxdae.results.members import checked_index
 from jaxdae.results.naming import AxisLabels
 from jaxdae.results.stored import plain_arrays, results_of
@@ -24,14 +24,14 @@ from jaxdae.simulation.dae_problem import DAEProblem
 from jaxdae.simulation.invalid import invalidated
 from jaxdae.simulation.problem import Solution
 from jaxdae.storage import runs
-from jaxdae.storage.runs import About
+from jaxdae.storage.runs import About, with_head
 from jaxdae.systems.dae import DAE, is_implicit, Variables
 from jaxdae.systems.dae_equations import DAEEquations
 from jaxdae.systems.dae_names import variable_names
 from jaxdae.systems.dae_start import condition_names, DAEViolation, nearest, violation
 
 
-class DAETrajectory(eqx.Module):
+class DAETrajectory(AbstractRun):
     """What `solve` gives. Arrays have time first; axes of batches made by `vmap` come before it.
 
     Rows that were not reached, and rows whose values are not finite, have `ts = inf` and NaN
@@ -109,8 +109,8 @@ class DAETrajectory(eqx.Module):
                 has rows.
             about: what is said of it.
         """
-        stats = {x.removeprefix("stats."): y for x, y in known.items() if x.startswith("stats.")}
         structure: Any = about.structure
+        stats = with_head(known, "stats.")
         return cls(
             known["ts"], stored_equations.variables_of(about, known), known["final_time"],
             stored_equations.variables_of(about, known, "last."), results_of(known["result"]),
@@ -151,6 +151,14 @@ class DAETrajectory(eqx.Module):
     def backend(self) -> str:
         """`"native"` or `"plain"`: which backend made the run."""
         return self.made_by.name if self.about is None else self.about.backend
+
+    @property
+    def why_solver(self) -> str | None:
+        """Which solver `solve(solver="auto")` took, and why, in words.
+
+        `None` where the user has chosen it, and of a result of a JAX transformation.
+        """
+        return vars(self).get("why") if self.about is None else self.about.why_solver
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -257,8 +265,7 @@ class DAETrajectory(eqx.Module):
         if self.about is None:
             parts = {"dae": self.arrays[0], "controller": self.arrays[1]}
             return plain_arrays(parts)[0]
-        head = "parameters."
-        return {x.removeprefix(head): y for x, y in self.known.items() if x.startswith(head)}
+        return with_head(self.known, "parameters.")
 
     varied = None  # of batches made by `vmap` alone
 
@@ -272,32 +279,12 @@ class DAETrajectory(eqx.Module):
             return self
         return DAETrajectory.from_arrays(*stored_equations.values(self))
 
+    def _tabled(self) -> "DAETrajectory":
+        return self.stored()
+
     def quantities(self) -> dict[str, AxisLabels]:
         """Names of what of a stored run has rows, but for the times."""
         return stored_equations.quantities(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write what can be read of the run to a file of NumPy's, without its declaration.
-
-        The file has the rows of `ts`, `y`, `z`, `y_dot`, `u` and `violation`, arrays of pytrees by
-        their keys (`numpy.load(path)["y.charge"]`), what each member came to, events, names,
-        parameters as far as they are arrays, and versions. Nothing in it is pickled.
-
-        Args:
-            path: the file; `.npz` is added where it is missing, `~` is the home folder, folders
-                are made.
-
-        Returns:
-            The path that was written.
-
-        Raises:
-            ValueError: inside a JAX transformation, for a run with dense output, or a suffix of
-                files of another kind.
-            OSError: if the file cannot be written, or is a folder.
-        """
-        run = self.stored()
-        assert run.about is not None
-        return runs.write(run.known, run.about, path)
 
     @staticmethod
     def load(path: str | Path) -> "DAETrajectory":
@@ -313,51 +300,6 @@ class DAETrajectory(eqx.Module):
             ValueError: if it holds something else, is damaged, or is of a later format.
         """
         return DAETrajectory.from_arrays(*runs.read(path, runs.EQUATIONS))
-
-    def to_xarray(self) -> Any:
-        """All of its rows as a data set of xarray, one variable for each array.
-
-        Dimensions are `member` of a batch, `time`, or `row` where members have different times, and
-        one for the entries of an array. Rows that no member has come to are left out.
-
-        Returns:
-            `xarray.Dataset`.
-
-        Raises:
-            ImportError: without xarray (`pip install 'jaxdae[data]'`).
-            ValueError: inside a JAX transformation, or for a run with dense output.
-        """
-        return tables.to_xarray(self.stored())
-
-    def to_dataframe(self) -> Any:
-        """All of its rows as a table of pandas, one column for each number.
-
-        Columns are the number of the member of a batch, `time`, variables by their keys,
-        `d(…)/dt`, inputs, and residuals of the equations. Rows that were not reached are left out.
-
-        Returns:
-            `pandas.DataFrame`.
-
-        Raises:
-            ImportError: without pandas (`pip install 'jaxdae[data]'`).
-            ValueError: inside a JAX transformation, or for a run with dense output.
-        """
-        return tables.to_dataframe(self.stored())
-
-    def to_csv(self, path: str | Path) -> Path:
-        """Write the table of `to_dataframe` as text; needs no pandas.
-
-        Args:
-            path: the file; folders are made.
-
-        Returns:
-            The path that was written.
-
-        Raises:
-            ValueError: inside a JAX transformation, or for a run with dense output.
-            OSError: if it cannot be written.
-        """
-        return tables.write_csv(self.stored(), path)
 
 
 def _where(good: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -375,19 +317,7 @@ def _one_row(run: DAETrajectory) -> Variables:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[rank:], x.dtype), run.last)
 
 
-def _of_members(function: Callable) -> Callable:
-    """A function of a run; of a batch, of each member."""
-
-    @jit
-    def call(run: DAETrajectory, *arguments):
-        if run.final_time.ndim > 0:
-            return eqx.filter_vmap(lambda one: call(one, *arguments))(run)
-        return function(run, *arguments)
-
-    return call
-
-
-@_of_members
+@of_members
 def _at_rows(run: DAETrajectory, function):
     """`function(equations, index, t, variables)` at every row; NaN where it was not reached."""
     reached, equations = jnp.isfinite(run.ts), _equations(run)
@@ -413,12 +343,12 @@ def _violation(equations, index, t, variables):
     return violation(equations, index, t, variables)
 
 
-@_of_members
+@of_members
 def _final(run: DAETrajectory) -> Variables:
     return invalidated(run.last, ~run.reached)
 
 
-@_of_members
+@of_members
 def _evaluated(run: DAETrajectory, t) -> Variables:
     equations, inner = _equations(run), run.interpolation
 
@@ -438,6 +368,7 @@ def _text(run: DAETrajectory) -> str:
         if run.batch_shape:
             lines["batch"] = " x ".join(map(str, run.batch_shape))
         lines["index"] = str(run.index)
+        lines["solver"] = run.why_solver or ""
         if are_known(run):
             good = np.asarray(run.success)
             lines["result"] = (

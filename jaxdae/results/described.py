@@ -1,11 +1,8 @@
-"""Trajectories in a few lines, for the prompt.
-
-Of what is known nothing is computed for them, but for the residuals and energies of a batch, once.
-"""
+"""Trajectories in a few lines, for the prompt. Nothing is computed for them."""
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -17,26 +14,8 @@ from jaxdae.control.base import ControlledSystem
 from jaxdae.events.records import REASONS
 from jaxdae.solvers.sampled import Sampled
 
-# Rows of all members of a batch together, up to which they are read for the prompt.
-_MOST_ROWS = 1_000_000
 # Members that failed are named up to this number.
 _NAMED = 5
-
-
-class Worst(NamedTuple):
-    """The largest of a run, and where.
-
-    Args:
-        value: it.
-        member: place in the batch, empty for a single run.
-    """
-
-    value: float
-    member: tuple[int, ...] = ()
-
-    def text(self, unit: str = "") -> str:
-        """The number, and of which member it is."""
-        return f"{self.value:.3g}{unit}" + (f", of {_member(self.member)}" if self.member else "")
 
 
 def text(run: Any) -> str:
@@ -60,15 +39,15 @@ def solver_name(solver: Any) -> str:
 
 
 def _lines(run: Any) -> str:
-    residual, energy = _drift(run)
+    residual, change = _drift(run)
     lines = {
         "batch": _batch(run),
         "coordinates": ", ".join(_coordinates(run)),
         "constraints": ", ".join(run.labels.constraints),
         "times": _times(run),
         "solver": None if run.why_solver is None else f"{run.solver}: {run.why_solver}",
-        "residuals": None if residual is None else f"|phi|, |d(phi)/dt| at most {residual.text()}",
-        "energy": None if energy is None else f"changes by at most {energy.text(' J')}",
+        "residuals": None if residual is None else f"|phi|, |d(phi)/dt| at most {residual:.3g}",
+        "energy": None if change is None else f"changes by at most {change:.3g} J",
         "events": _events(run),
         "result": _result(run),
     }
@@ -108,30 +87,24 @@ def _is_known(run: Any) -> bool:
     return are_known(parts) and all(not isinstance(x, jax.ShapeDtypeStruct) for x in parts)
 
 
-def _drift(run: Any) -> tuple[Worst | None, Worst | None]:
-    """What was found of a run; of a batch it is read, and kept beside the fields."""
-    rows = np.ndim(run.ts)
-    if run.about is not None:
-        energy = run.known.get("energy")
-        change = None if energy is None else energy - energy[..., :1]
-        return worst([run.known.get("phi"), run.known.get("phi_dot")], rows), worst([change], rows)
-    known = vars(run)
-    found = known.get("findings")
-    if found is not None and found.residual is not None:
-        return Worst(found.residual), Worst(found.energy_change)
-    if "worst" not in known and run.batch_shape and run.plain and 0 < run.ts.size <= _MOST_ROWS:
-        object.__setattr__(run, "worst", _read(run))
-    return known.get("worst", (None, None))
-
-
-def _read(run: Any) -> tuple[Worst | None, Worst | None]:
-    try:
-        violation, energy = run.violation, np.asarray(run.energy)
-        residuals = [np.asarray(violation.phi), np.asarray(violation.phi_dot)]
-    except Exception:  # inside a transformation, or of a system that has none
+def _drift(run: Any) -> tuple[float | None, float | None]:
+    """Largest residual and change of energy of a single run, as they were found or are stored."""
+    if run.batch_shape:
         return None, None
-    rows = run.ts.ndim
-    return worst(residuals, rows), worst([energy - energy[..., :1]], rows)
+    if run.about is None:
+        found = vars(run).get("findings")
+        return (None, None) if found is None else (found.residual, found.energy_change)
+    residuals = [run.known[x] for x in ("phi", "phi_dot") if x in run.known]
+    energy = run.known.get("energy")
+    change = None if energy is None else _largest([energy - energy[:1]])
+    return _largest(residuals), change
+
+
+def _largest(values: Sequence[np.ndarray]) -> float | None:
+    """The largest finite size, if there is one."""
+    sizes = np.concatenate([np.zeros(0), *(np.abs(x).ravel() for x in values)])
+    finite = sizes[np.isfinite(sizes)]
+    return float(finite.max()) if finite.size else None
 
 
 def _first_sentence(message: str) -> str:
@@ -236,26 +209,6 @@ def _failures(run: Any) -> str:
     return f"{head}: members {some}{more}, the first after t = {times.min():.4g} s"
 
 
-def _member(place: Sequence[int]) -> str:
-    return f"member {_index(place)}"
-
-
 def _index(place: Any) -> str:
     """As it stands in brackets behind a batch."""
     return str(int(place[0])) if len(place) == 1 else f"[{', '.join(str(int(i)) for i in place)}]"
-
-
-def worst(values: Sequence[Any], rows: int) -> Worst | None:
-    """The largest finite size in arrays, with `rows` axes of the batch and of time first.
-
-    `None` without any, or for arrays on a disk.
-    """
-    if any(x is None or isinstance(x, np.memmap) for x in values):
-        return None
-    sizes = [np.where(np.isfinite(x), np.abs(x), -1.0) for x in map(np.asarray, values)]
-    members = [np.max(x, axis=tuple(range(rows - 1, x.ndim)), initial=-1.0) for x in sizes]
-    largest = np.max(members, axis=0)
-    if largest.size == 0 or largest.max() < 0.0:
-        return None
-    place = np.unravel_index(np.argmax(largest), largest.shape)
-    return Worst(float(largest.max()), tuple(map(int, place)) if largest.size > 1 else ())

@@ -18,7 +18,7 @@ from jaxdae.diagnosis.failure import describe_failure
 from jaxdae.events.records import Events
 from jaxdae.results import derived_quantities
 from jaxdae.results.naming import WORKS as WORKS
-from jaxdae.storage.runs import About, PLACES, RATES
+from jaxdae.storage.runs import About, PLACES, RATES, with_head
 from jaxdae.systems import Points, State
 from jaxdae.systems.kinematics import along_motion
 from jaxdae.version import __version__
@@ -40,20 +40,8 @@ _NAMED = ("trace", "fixed")
 
 
 def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
-    """All that can be read of a run: arrays by name, and what is said of it.
-
-    Args:
-        run: a `Trajectory` of saved states, batches included.
-        drawn: whether with the positions of the points that its system declares.
-
-    Raises:
-        ValueError: inside a JAX transformation, or for a run that saved no states.
-    """
-    if not are_known(run):
-        raise ValueError(
-            "inside jax.jit, jax.vmap or jax.grad a trajectory has no numbers yet: return it, and "
-            "save or export what the transformed function returns."
-        )
+    """All that can be read of a run: arrays by name, and what is said of it."""
+    check_known(run)
     read = jax.device_get(_read(run))
     plain, left_out = parameters(run)
     read |= {f"parameters.{name}": x for name, x in plain.items()}
@@ -63,6 +51,15 @@ def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
         arrays |= {PLACES: drawing.places, RATES: drawing.rates}
         about = dataclasses.replace(about, drawing=drawing.words)
     return arrays, about
+
+
+def check_known(run: Any) -> None:
+    """Refuse a run that is traced."""
+    if not are_known(run):
+        raise ValueError(
+            "inside jax.jit, jax.vmap or jax.grad a trajectory has no numbers yet: return it, and "
+            "save or export what the transformed function returns."
+        )
 
 
 def _read(run) -> dict[str, Any]:
@@ -100,8 +97,7 @@ def events_from(known: Mapping[str, Any], names: tuple[str, ...]) -> Events | No
     """The events of a stored run; `None` for one without."""
     if not names:
         return None
-    head = f"{EVENTS}."
-    fields = {x.removeprefix(head): y for x, y in known.items() if x.startswith(head)}
+    fields = with_head(known, f"{EVENTS}.")
     states = {x: state(*(fields.pop(f"{x}.{y}") for y in "qvw")) for x in _STATES}
     parts: Any = {**fields, **states}
     return Events(names=names, **parts)
@@ -149,11 +145,7 @@ def plain_arrays(parts: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, .
 
 
 def check_parameters(run: Any, system: Any) -> None:
-    """See that a system has the parameters that were stored, as far as it has their names.
-
-    Raises:
-        ValueError: naming the first that differs, and both values.
-    """
+    """See that a system has the parameters that were stored, as far as it has their names."""
     known = run.parameters
     for name, x in named("system", system).items():
         if name not in known or not eqx.is_array_like(x):
@@ -183,7 +175,7 @@ def _about(run, left_out: tuple[str, ...]) -> About:
         model=type(system).__name__,
         formulation=type(formulation).__name__,
         settings=repr(formulation),
-        controller=None if inner is None else getattr(inner, "__name__", type(inner).__name__),
+        controller=controller_name(inner),
         backend=run.backend,
         solver=run.solver,
         why_solver=run.why_solver,
@@ -196,6 +188,13 @@ def _about(run, left_out: tuple[str, ...]) -> About:
         events=() if run.events is None else run.events.names,
         versions={"jaxdae": __version__, "jax": version("jax")},
     )
+
+
+def controller_name(controller: Any) -> str | None:
+    """Name of a function, or of the class of a controller; `None` for none."""
+    if controller is None:
+        return None
+    return getattr(controller, "__name__", type(controller).__name__)
 
 
 class Drawing(NamedTuple):
@@ -213,11 +212,7 @@ class Drawing(NamedTuple):
 
 
 def drawing_of(run: Any) -> Drawing | None:
-    """The drawing of a run at its saved rows; `None` where its system declares none.
-
-    Warns:
-        RuntimeWarning: where `System.points` fails, or positions would fill too much of memory.
-    """
+    """The drawing of a run at its saved rows; `None` where its system declares none."""
     try:
         points, rates = jax.device_get(derived_quantities.at_rows(run, _points_and_rates))
     except Exception as error:  # of a user's method, after a run that may have taken hours

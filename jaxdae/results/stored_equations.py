@@ -9,11 +9,17 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from jaxdae.checks import are_known
 from jaxdae.diagnosis.dae_failure import describe_dae_failure
 from jaxdae.events.records import Events
 from jaxdae.results.naming import AxisLabels
-from jaxdae.results.stored import EVENTS, named, plain_arrays, result_names
+from jaxdae.results.stored import (
+    check_known,
+    controller_name,
+    EVENTS,
+    named,
+    plain_arrays,
+    result_names,
+)
 from jaxdae.storage.runs import About, EQUATIONS
 from jaxdae.systems.dae import is_implicit, Variables
 from jaxdae.version import __version__
@@ -23,16 +29,8 @@ _STATES = ("before", "after")
 
 
 def values(run: Any) -> tuple[dict[str, np.ndarray], About]:
-    """All that can be read of a run: arrays by name, and what is said of it.
-
-    Raises:
-        ValueError: inside a JAX transformation, or for a run that saved no rows.
-    """
-    if not are_known(run):
-        raise ValueError(
-            "inside jax.jit, jax.vmap or jax.grad a trajectory has no numbers yet: return it, and "
-            "save or export what the transformed function returns."
-        )
+    """All that can be read of a run: arrays by name, and what is said of it."""
+    check_known(run)
     if run.ts is None:
         raise ValueError(
             "a run with dense output saved no rows: leave dense out of SaveAt, or save what "
@@ -57,16 +55,14 @@ def values(run: Any) -> tuple[dict[str, np.ndarray], About]:
     # As a list, as dictionaries come back sorted.
     read = jax.device_get([*found.values()])
     arrays = {name: np.asarray(x) for name, x in zip(found, read, strict=True)}
-    controller = run.controller
     failed = run.final_time.ndim == 0 and not bool(run.success)
     first, others = run.names
     about = About(
         kind=EQUATIONS,
         model=type(run.dae).__name__,
-        controller=None
-        if controller is None
-        else getattr(controller, "__name__", type(controller).__name__),
+        controller=controller_name(run.controller),
         backend=run.backend,
+        why_solver=run.why_solver,
         why_not_native=run.why_not_native,
         labels={"y": tuple(first), second: tuple(others), "violation": tuple(run.violation_names)},
         stats={name: x for name, x in run.stats.items() if not eqx.is_array(x)},

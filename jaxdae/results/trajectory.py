@@ -16,17 +16,18 @@ from jaxdae.checks import are_known
 from jaxdae.events.records import GOES_ON
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import solves
-from jaxdae.results import derived_quantities, described, stored, tables
+from jaxdae.results import derived_quantities, described, stored
+from jaxdae.results.base import AbstractRun
 from jaxdae.results.members import checked_index, Varied
 from jaxdae.simulation.problem import Method, Problem, Solution
 from jaxdae.solvers.projected import between_steps
 from jaxdae.storage import runs
-from jaxdae.storage.runs import About, ROWS, WORKS
+from jaxdae.storage.runs import About, ROWS, with_head, WORKS
 from jaxdae.systems import Labels, Power, State, System, Violation
 from jaxdae.systems.kinematics import has_rate
 
 
-class Trajectory(eqx.Module):
+class Trajectory(AbstractRun):
     """A simulated motion. Arrays have time first; batches made by `vmap` come before it.
 
     A run has times and states. Everything else is computed when it is asked for, by compiled code,
@@ -122,8 +123,7 @@ class Trajectory(eqx.Module):
             about: what is said of it.
         """
         has_work = WORKS[0] in known
-        stats = {x.removeprefix("stats."): y for x, y in known.items() if x.startswith("stats.")}
-        varied = {x.removeprefix("varied."): y for x, y in known.items() if x.startswith("varied.")}
+        varied, stats = with_head(known, "varied."), with_head(known, "stats.")
         work: Any = Power(*(known[x] for x in WORKS)) if has_work else None
         return cls(
             known["ts"], None, known.get("final_time"), None, None, {**about.stats, **stats},
@@ -208,8 +208,7 @@ class Trajectory(eqx.Module):
         """Arrays of numbers of system, formulation and controller, such as `"system.length"`."""
         if self.about is None:
             return stored.parameters(self)[0]
-        head = "parameters."
-        return {x.removeprefix(head): y for x, y in self.known.items() if x.startswith(head)}
+        return with_head(self.known, "parameters.")
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -278,8 +277,7 @@ class Trajectory(eqx.Module):
             if self.controller is None:
                 return None
             return derived_quantities.at_rows(self, derived_quantities.control)
-        parts = {x.removeprefix("u."): y for x, y in self.known.items() if x.startswith("u.")}
-        return self.known.get("u", parts or None)
+        return self.known.get("u", with_head(self.known, "u.") or None)
 
     @property
     def final_state(self) -> State:
@@ -493,30 +491,6 @@ class Trajectory(eqx.Module):
         about = dataclasses.replace(self.about, axes=varied.axes)
         return dataclasses.replace(self, varied=varied, known=known, about=about)
 
-    def save(self, path: str | Path) -> Path:
-        """Write what can be read of the run to a file of NumPy's, without its system.
-
-        The file has the rows of `ts`, `q`, `v`, `w`, `u`, `multipliers`, `violation`, energies and
-        `work`, the points that the system declares, what each member came to, names and units,
-        parameters as far as they are arrays, and the versions of jaxdae and JAX. At every moment it
-        is the old file or the new one, complete. `numpy.load(path)["q"]` reads it as well, and
-        nothing in it is pickled.
-
-        Args:
-            path: the file; `.npz` is added where it is missing, `~` is the home folder, folders
-                are made.
-
-        Returns:
-            The path that was written.
-
-        Raises:
-            ValueError: inside a JAX transformation, for a run that saved no states at times, or a
-                suffix of files of another kind.
-            OSError: if the file cannot be written, or is a folder.
-        """
-        run = self.stored()
-        return runs.write(run.known, run.about, path)
-
     @staticmethod
     def load(path: str | Path) -> "Trajectory":
         """Read a trajectory from a file, bit for bit as it was saved.
@@ -532,58 +506,6 @@ class Trajectory(eqx.Module):
         """
         return Trajectory.from_arrays(*runs.read(path))
 
-    def to_xarray(self) -> Any:
-        """All of its rows as a data set of xarray, with names, units and labels of batch members.
-
-        Dimensions are those of the batch (`member`, or the names given to `varying`), `time`,
-        `coordinate`, `constraint`, `position_constraint`, `actuator` and `input`, their coordinates
-        the names; `data.multipliers.sel(constraint="rod")` is one multiplier. Units are attributes
-        where all entries share one, and coordinates `q_unit`, …, of their own. Members with
-        different times have a dimension `row`, and `time` is a coordinate of both. Rows that no
-        member has come to are left out, and their number is an attribute.
-
-        Returns:
-            `xarray.Dataset`.
-
-        Raises:
-            ImportError: without xarray (`pip install 'jaxdae[data]'`).
-            ValueError: inside a JAX transformation, for a run that saved no states at times, or
-                names of batch axes that are taken.
-        """
-        return tables.to_xarray(self.stored(drawn=False))
-
-    def to_dataframe(self) -> Any:
-        """All of its rows as a table of pandas, one column for each number.
-
-        Columns are what tells batch members apart, `time`, coordinates by their names, `d(…)/dt`,
-        actuator states, inputs, `lambda(…)`, `phi(…)`, `phi_dot(…)` by the names of the
-        constraints, energies and work; `table.attrs["units"]` has the units by column. Rows that
-        were not reached are left out.
-
-        Returns:
-            `pandas.DataFrame`.
-
-        Raises:
-            ImportError: without pandas (`pip install 'jaxdae[data]'`).
-            ValueError: inside a JAX transformation, or for a run that saved no states at times.
-        """
-        return tables.to_dataframe(self.stored(drawn=False))
-
-    def to_csv(self, path: str | Path) -> Path:
-        """Write the table of `to_dataframe` as text, units in its heading; needs no pandas.
-
-        Args:
-            path: the file; folders are made.
-
-        Returns:
-            The path that was written.
-
-        Raises:
-            ValueError: inside a JAX transformation, or for a run that saved no states at times.
-            OSError: if it cannot be written.
-        """
-        return tables.write_csv(self.stored(drawn=False), path)
-
     def stored(self, *, drawn: bool = True) -> "Trajectory":
         """All that can be read of the run, as NumPy arrays and without its system.
 
@@ -596,6 +518,9 @@ class Trajectory(eqx.Module):
         if self.about is not None:
             return self
         return Trajectory.from_arrays(*stored.values(self, drawn=drawn))
+
+    def _tabled(self) -> "Trajectory":
+        return self.stored(drawn=False)
 
 
 def _picked(x: Array, index) -> Array:

@@ -20,21 +20,13 @@ def is_real(value) -> bool:
 
 
 def check_positive_number(name: str, value) -> None:
-    """Require a positive, finite number, or one that is being traced.
-
-    Raises:
-        ValueError: naming it.
-    """
+    """Require a positive, finite number, or one that is being traced."""
     if not is_real(value) or fails(lambda x: 0.0 < float(x) < np.inf, value):
         raise ValueError(f"{name} is {value}; it must be a positive, finite number.")
 
 
 def check_counts(where: str, **least: tuple[Any, int]) -> None:
-    """Integers that are not too small: by name, the value and the smallest allowed.
-
-    Raises:
-        ValueError: naming the argument and its value.
-    """
+    """Integers that are not too small: by name, the value and the smallest allowed."""
     for name, (value, _) in least.items():
         try:
             operator.index(value)

@@ -44,19 +44,7 @@ def worst_damping(solver, z, margin: float, samples: int = 65) -> np.ndarray:
 
 
 def best_damping(solver, margin: float, *, real: bool = False) -> complex:
-    """The least `W(z)` of the left half-plane, or of the negative real axis.
-
-    Args:
-        solver: as for `worst_damping`.
-        margin: likewise.
-        real: whether for real roots only.
-
-    Returns:
-        Step times root, in the upper left quarter-plane.
-
-    Raises:
-        ValueError: for a method that damps no root.
-    """
+    """The least `W(z)` of the left half-plane, or of the negative real axis."""
     multistep = is_multistep(solver)
     if multistep:  # each value costs an eigenvalue problem, and regions shrink with the steps
         largest = 3.0 * 0.5 ** (solver.steps - 1)

@@ -210,17 +210,11 @@ def _driven(R, pairs, steps, weights):
 
 
 class MeasuredRoots(NamedTuple):
-    """The best roots along a motion, times the step.
+    """The best roots along a motion, times the step."""
 
-    Args:
-        pair: of position constraints; `None` without any.
-        single: of velocity constraints; likewise.
-        violation: root mean square that they leave, of all constraints over the step.
-    """
-
-    pair: tuple[complex, complex] | None
-    single: float | None
-    violation: float
+    pair: tuple[complex, complex] | None  # of position constraints; `None` without any
+    single: float | None  # of velocity constraints; likewise
+    violation: float  # root mean square that they leave, of all constraints over the step
 
     def __repr__(self) -> str:
         return shown(self)

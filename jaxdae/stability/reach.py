@@ -16,15 +16,7 @@ _KNOWN = Memory(32)
 
 
 def reach(solver, roots) -> np.ndarray:
-    """The largest `|h root|` up to which a method does not visibly amplify.
-
-    Args:
-        solver: with a stability function.
-        roots: complex, of any shape; one with a positive real part counts as on the imaginary axis.
-
-    Returns:
-        Of the shape of the roots; infinite for a method without a limit in that direction.
-    """
+    """The largest `|h root|` up to which a method does not visibly amplify."""
     leaves, structure = jax.tree.flatten(solver)
     each = _KNOWN.get((structure, *leaves), solver, lambda: _in_directions(solver))
     roots = np.asarray(roots, complex)

@@ -81,9 +81,6 @@ def linear_stages(solver) -> tuple[np.ndarray, np.ndarray]:
 
     `a (stages, stages)`, lower triangular, and `b (stages,)`: of a Runge-Kutta solver its tableau,
     of another one, which has an attribute of this name, whatever gives `R(z)`.
-
-    Raises:
-        ValueError: for a solver that has neither.
     """
     if has_stability_function(solver) and not has_tableau(solver):
         return solver.linear_stages

@@ -195,16 +195,7 @@ def _most_robust(solver, pairs) -> tuple[complex, complex] | None:
 
 
 def gains_for_step(solver, dt, **options: Unpack[StepOptions]) -> StepGains:
-    """`step_gains`, with a warning where they do not bear constraints that bend.
-
-    Args:
-        solver: as of `step_gains`.
-        dt: likewise [s].
-        **options: likewise.
-
-    Warns:
-        RuntimeWarning: where `largest_turn` is below 0.1 rad, with it.
-    """
+    """`step_gains`, with a warning where they do not bear constraints that bend."""
     gains = step_gains(solver, dt, **options)
     turn = largest_turn(solver, gains)
     if turn < _USUAL_TURN:
@@ -272,12 +263,7 @@ def _least_turn(method: _SolverKey, damping: float, stiffness: float) -> float:
 
 
 def _checked_tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The tableau `(a, b, c)` of what a user gave as a solver.
-
-    Raises:
-        TypeError: for what is no solver.
-        ValueError: for one without a tableau, or one that wraps another.
-    """
+    """The tableau `(a, b, c)` of what a user gave as a solver."""
     if isinstance(solver, type) or not isinstance(solver, diffrax.AbstractSolver):
         raise TypeError(
             f"solver is {solver!r}; give a diffrax solver, with brackets, such as "

@@ -100,6 +100,11 @@ class TrajectoryFileError(ValueError):
     """A file holds no trajectory, a damaged one, or one of a later format."""
 
 
+def with_head(known: Mapping[str, Any], head: str) -> dict[str, Any]:
+    """Entries whose names begin so, without that beginning."""
+    return {x.removeprefix(head): y for x, y in known.items() if x.startswith(head)}
+
+
 def with_suffix(path: str | Path) -> Path:
     """The name of a file of NumPy's format: `.npz` behind a name that does not end so."""
     path = Path(path)
@@ -148,16 +153,7 @@ def shared_times(ts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def read(path: str | Path, kind: str = MOTION) -> tuple[dict[str, np.ndarray], About]:
-    """The arrays of a trajectory that `write` has written, and what is said of it.
-
-    Args:
-        path: of the file.
-        kind: of run that is wanted.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        TrajectoryFileError: if it holds something else, is damaged, or is of a later format.
-    """
+    """The arrays of a trajectory that `write` has written, and what is said of it."""
     asked = Path(path).expanduser()
     # The folder "." has no name that a suffix could be put behind.
     path = asked if asked.is_file() or not asked.name else with_suffix(asked)

@@ -28,12 +28,7 @@ from jaxdae.systems.precision import as_floats
 
 
 def as_variables(dae: DAE, y, z) -> Variables:
-    """Variables as arrays of one floating-point type; rates of `None` are zero.
-
-    Raises:
-        TypeError: naming what is no number, and for the wrong kind of declaration.
-        ValueError: for complex numbers, and rates of another structure than `y`.
-    """
+    """Variables as arrays of one floating-point type; rates of `None` are zero."""
     check_instance("dae", dae, DAE, "an instance of your jaxdae.DAE")
     second = "y_dot" if is_implicit(dae) else "z"
     leaves, structure = jax.tree.flatten((y, z))
@@ -56,12 +51,7 @@ def as_variables(dae: DAE, y, z) -> Variables:
 
 
 def check_shapes(equations: DAEEquations, t, variables: Variables) -> None:
-    """Check what every function returns, and that equations are as many as unknowns.
-
-    Raises:
-        ValueError: naming the function, what it returned and what was expected.
-        TypeError: for parameters that are no numbers.
-    """
+    """Check what every function returns, and that equations are as many as unknowns."""
     dae, name = equations.dae, type(equations.dae).__name__
     check_class(type(dae), DAE)
     check_resolved(dae)
@@ -96,12 +86,8 @@ def index_of(equations: DAEEquations, t, variables: Variables) -> int:
     Ranks are those of matrices with rows and columns scaled, and a singular value counts as zero
     below the 3/4 power of the machine epsilon, relative to the largest.
 
-    Returns:
-        0, 1 or 2.
-
-    Raises:
-        ValueError: naming equations and variables where the index is higher, the mass matrix is
-            singular, or something is not finite.
+    A `ValueError` names equations and variables where the index is higher than 2, the mass matrix
+    is singular, or something is not finite.
     """
     index = equations.index(t, variables)
     if not are_known(equations, t, variables):

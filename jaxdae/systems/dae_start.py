@@ -377,12 +377,7 @@ def is_near(equations: DAEEquations, index: int, t, variables: Variables, tolera
 def check_start(
     equations: DAEEquations, index: int, t, variables: Variables, tolerance: float | None
 ) -> None:
-    """Refuse a start that is not finite, or is off the equations, where its numbers are known.
-
-    Raises:
-        ConsistencyError: naming the equation, by how much it fails, when, and the remedy.
-        ValueError: naming the variable that is not finite.
-    """
+    """Refuse a start that is not finite, or is off the equations, where its numbers are known."""
     if not are_known(equations, t, variables):
         return
     for names, values in zip(variable_names(variables, equations.implicit), variables, strict=True):

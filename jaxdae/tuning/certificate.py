@@ -73,7 +73,7 @@ class Certificate:
         stability: a certificate for each kind of stabilization; empty without any.
         worst_cost: largest cost of the members that reached their end; NaN if none did.
         worst_member: the conditions of that member.
-        members: number of members: starts times steps, horizons and variations.
+        members: number of members: starts times steps and variations.
         failed: number of members whose run failed.
         failed_members: conditions of the first of those.
         budget: of the objective.
@@ -186,7 +186,7 @@ def _seen(objective, params, run: bool, along: bool):
     states = eqx.filter_vmap(partial(objective.first_state, params))(variations, states)
     places = (variations, jnp.full(count * starts, objective.t0, states.q.dtype), states)
     if seen is not None:
-        theirs = jnp.asarray(np.repeat(np.indices(objective.shape)[2].ravel(), _ROWS))
+        theirs = jnp.asarray(np.repeat(objective.members.variation, _ROWS))
         ts, states = jax.tree.map(lambda x: x.reshape(x.shape[0] * _ROWS, *x.shape[2:]), seen)
         places = jax.tree.map(lambda *x: jnp.concatenate(x), places, (theirs, ts, states))
 
@@ -220,8 +220,7 @@ def _stability(
     for what, matrices, varying in zip(_KINDS, both, varies, strict=True):
         if matrices is None or not matrices.size:
             continue
-        backward = any(t1 < objective.t0 for t1 in objective.end_times)
-        if backward and what != "constraint":
+        if objective.t1 < objective.t0 and what != "constraint":
             notes.append(f"time runs backward, in which {what} violations that decay grow")
             continue
         if what == "constraint" and projection is not None:

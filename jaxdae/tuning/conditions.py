@@ -1,6 +1,5 @@
-"""Conditions that an objective averages over: starts, steps, horizons and variations."""
+"""Conditions that an objective averages over: starts, steps and variations."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,7 +10,6 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxdae.checks import are_known, fails
 from jaxdae.reprs import Module
-from jaxdae.runs import step_ends
 from jaxdae.systems import consistent_state, State, System
 from jaxdae.systems.calls import check_instance
 
@@ -22,7 +20,7 @@ def _numbers(values: Any) -> Any:
         return None
     if not are_known(values):
         raise TypeError(
-            "Conditions: dt and t1 decide how many steps are made, and cannot be traced; make the "
+            "Conditions: dt decides how many steps are made, and cannot be traced; make the "
             "conditions outside of jit, grad and vmap."
         )
     try:
@@ -31,37 +29,34 @@ def _numbers(values: Any) -> Any:
         numbers = np.array([None])
     # Texts that read like numbers are none, nor are booleans.
     if numbers.size and numbers.dtype.kind not in "iuf":
-        raise TypeError(f"Conditions: dt and t1 are numbers; got {values!r}.")
+        raise TypeError(f"Conditions: dt is one number or several; got {values!r}.")
     return tuple(float(x) for x in numbers)
 
 
 class Conditions(Module):
-    """Steps, horizons and variations under which every start is run, all with all.
+    """Steps and variations under which every start is run, all with all.
 
     Gains that are made for one step are made for that step alone; an objective over several asks
     for gains that serve all of them. A value that is given twice counts twice.
 
     Args:
         dt: fixed steps [s], a number or several, in place of the objective's `dt`.
-        t1: end times [s], likewise.
         variations: pytree whose arrays have a leading axis of variations, such as masses of several
             payloads; one of them is the second argument of the objective's `build`.
 
     Raises:
-        TypeError: for times that are not numbers, or are being traced.
-        ValueError: for times that are not finite or none at all, and variations without arrays or
+        TypeError: for steps that are not numbers, or are being traced.
+        ValueError: for steps that are not finite or none at all, and variations without arrays or
             of different numbers.
     """
 
     dt: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_numbers)
-    t1: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_numbers)
     variations: PyTree = None
 
     def __check_init__(self):
-        for name, values in (("dt", self.dt), ("t1", self.t1)):
-            if values is not None and not (values and np.isfinite(values).all()):
-                what = "are no values" if not values else f"is one that is not finite: {values}"
-                raise ValueError(f"Conditions: of {name} there {what}; give times [s].")
+        if self.dt is not None and not (self.dt and np.isfinite(self.dt).all()):
+            what = "are no values" if not self.dt else f"is one that is not finite: {self.dt}"
+            raise ValueError(f"Conditions: of dt there {what}; give times [s].")
         if self.variations is not None:
             _ = self.variation_count
 
@@ -91,63 +86,44 @@ class Members(NamedTuple):
     """The batch of an objective: every start under all conditions.
 
     Args:
-        shape: numbers of steps, horizons, variations and starts; costs can be reshaped to it.
+        shape: numbers of steps, variations and starts; costs can be reshaped to it.
         dt: fixed step of each member as it was given [s], shape (members,); NaN of adaptive runs.
-        t1: end time of each member [s], shape (members,).
         variation: number of its variation, shape (members,).
         start: number of its start, shape (members,).
     """
 
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, int, int]
     dt: Float[np.ndarray, " members"]
-    t1: Float[np.ndarray, " members"]
     variation: Int[np.ndarray, " members"]
     start: Int[np.ndarray, " members"]
 
     @classmethod
-    def of(cls, shape: tuple[int, int, int, int], dt, t1) -> "Members":
-        """All steps with all horizons, variations and starts; starts change fastest."""
-        i, j, k, s = (x.ravel() for x in np.indices(shape))
-        return cls(shape, np.array(dt)[i], np.array(t1)[j], k, s)
+    def of(cls, shape: tuple[int, int, int], dt) -> "Members":
+        """All steps with all variations and starts; starts change fastest."""
+        step, variation, start = (x.ravel() for x in np.indices(shape))
+        return cls(shape, np.array(dt)[step], variation, start)
 
     def name(self, index: int) -> str:
         """Conditions of a member in words, those that differ among members and its start."""
-        steps, horizons, variations, _ = self.shape
+        steps, variations, _ = self.shape
         parts = [f"dt = {self.dt[index]:g} s"] if steps > 1 else []
-        parts += [f"t1 = {self.t1[index]:g} s"] if horizons > 1 else []
         parts += [f"variation {self.variation[index]}"] if variations > 1 else []
         return ", ".join([*parts, f"start {self.start[index]}"])
 
 
 class Member(NamedTuple):
-    """One run of the batch, of arrays that may be traced.
+    """One run of the batch, of arrays that may be traced."""
 
-    Args:
-        start: number of its start.
-        variation: number of its variation.
-        grid: ends of its fixed steps, shape (steps + 1,); `None` where all have the same.
-        t1: end time [s]; likewise.
-    """
-
-    start: Int[Array, ""]
-    variation: Int[Array, ""]
+    start: Int[Array, ""]  # number of its start
+    variation: Int[Array, ""]  # number of its variation
+    # Ends of its fixed steps, shape (steps + 1,); `None` where all have the same.
     grid: Float[Array, " ends"] | None = None
-    t1: Float[Array, ""] | None = None
-
-
-def grids(t0: float, steps: Sequence[float], horizons: Sequence[float], dtype) -> list[np.ndarray]:
-    """Ends of the fixed steps under all conditions, horizons changing fastest."""
-    return [step_ends(t0, t1, dt, dtype) for dt in steps for t1 in horizons]
 
 
 def ends_of_steps(grids: list[np.ndarray], rows: int = 0) -> np.ndarray:
     """Ends of the steps of several runs, one row each: the last one repeated in shorter ones.
 
     Repeated ends are steps of no length, which change nothing.
-
-    Args:
-        grids: ends of the steps of each run.
-        rows: at least so many columns, for a program that serves longer runs as well.
     """
     most = max(rows, *(x.size for x in grids))
     return np.stack([np.pad(x, (0, most - x.size), mode="edge") for x in grids])

@@ -8,15 +8,10 @@ from jaxtyping import Array, Float
 
 
 class Ending(NamedTuple):
-    """A reason to end.
+    """A reason to end."""
 
-    Attributes:
-        reason: one word.
-        words: with `number`, what was compared with a tolerance, to fill in.
-    """
-
-    reason: str
-    words: str
+    reason: str  # one word
+    words: str  # with `number`, what was compared with a tolerance, to fill in
 
 
 # By status; the first is that of a start that has not ended.
@@ -110,11 +105,7 @@ def after_all_steps(
 
 
 def require_a_start(loss: np.ndarray, norm: np.ndarray) -> None:
-    """Refuse starts that all fail.
-
-    Raises:
-        ValueError: if so.
-    """
+    """Refuse starts that all fail."""
     if np.any(np.isfinite(loss) & np.isfinite(norm)):
         return
     raise ValueError(

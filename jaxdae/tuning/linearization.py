@@ -17,15 +17,10 @@ _BLOCK = 8
 
 
 class Short(NamedTuple):
-    """Residuals and Jacobian in `k = min(m, p + 1)` rows, for `m` residuals of `p` parameters.
+    """Residuals and Jacobian in `k = min(m, p + 1)` rows, for `m` residuals of `p` parameters."""
 
-    Args:
-        value: shape `(k,)`.
-        slope: shape `(k, p)`.
-    """
-
-    value: Float[Array, " k"]
-    slope: Float[Array, "k p"]
+    value: Float[Array, " k"]  # shape `(k,)`
+    slope: Float[Array, "k p"]  # shape `(k, p)`
 
 
 def shortened(residuals: Float[Array, " m"], jacobian: Float[Array, "m p"]) -> Short:

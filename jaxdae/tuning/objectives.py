@@ -1,6 +1,7 @@
 """Objectives made of simulations: the cost of a batch of them, at a stated budget."""
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -15,14 +16,14 @@ from jaxdae.checks import fails
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.reprs import Module
 from jaxdae.results.trajectory import Trajectory
-from jaxdae.runs import simulate
+from jaxdae.runs import simulate, step_ends
 from jaxdae.simulation.backends import Backend
 from jaxdae.solvers.grid import direction_of, Grid
 from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance, described
 from jaxdae.tuning.certificate import Certificate, certificate
-from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
+from jaxdae.tuning.conditions import Conditions, ends_of_steps, Member, Members
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
 
@@ -32,8 +33,8 @@ class SimulationObjective(Module):
     Gains have an optimum only for a given amount of work: larger ones are stiffer, and with ever
     smaller steps ever larger gains are better. The objective therefore has a definite budget,
     fixed steps or a largest number of adaptive steps, and states it (`budget`). Under several
-    `conditions` all starts run with all steps, horizons and variations, in one batch: members with
-    longer steps wait for those with shorter ones. A member whose run fails makes the objective NaN,
+    `conditions` all starts run with all steps and variations, in one batch: members with longer
+    steps wait for those with shorter ones. A member whose run fails makes the objective NaN,
     and `tune` takes no step to there.
 
     Args:
@@ -58,7 +59,7 @@ class SimulationObjective(Module):
         max_steps: work budget of adaptive runs: the largest number of steps of a start, rejected
             ones included. A run that needs more has failed.
         backend: as for `simulate`.
-        conditions: steps and horizons in place of `dt` and `t1`, and variations.
+        conditions: steps in place of `dt`, and variations.
         risk: "mean" of all members, the "worst", or `CVaR(fraction)`, the mean of the worst.
 
     Raises:
@@ -70,23 +71,22 @@ class SimulationObjective(Module):
 
     cost: Callable
     states: State
-    build: Callable | None = eqx.field(default=None, kw_only=True)
-    system: System | None = eqx.field(default=None, kw_only=True)
-    controller: Callable | None = eqx.field(default=None, kw_only=True)
-    start: Callable | None = eqx.field(default=None, kw_only=True)
-    t0: float = eqx.field(default=0.0, kw_only=True)
-    t1: float | None = eqx.field(default=None, kw_only=True)
-    dt: float | None = eqx.field(default=None, kw_only=True)
-    solver: diffrax.AbstractSolver | None = eqx.field(default=None, kw_only=True)
-    stepsize_controller: diffrax.AbstractStepSizeController | None = eqx.field(
-        default=None, kw_only=True
-    )
-    saveat: diffrax.SaveAt | None = eqx.field(default=None, kw_only=True)
-    mode: Literal["forward", "reverse"] = eqx.field(default="forward", kw_only=True, static=True)
-    max_steps: int | None = eqx.field(default=None, kw_only=True)
-    backend: Backend = eqx.field(default="auto", kw_only=True, static=True)
-    conditions: Conditions = eqx.field(default=Conditions(), kw_only=True)
-    risk: Risk = eqx.field(default="mean", kw_only=True)
+    _: dataclasses.KW_ONLY
+    build: Callable | None = None
+    system: System | None = None
+    controller: Callable | None = None
+    start: Callable | None = None
+    t0: float = 0.0
+    t1: float
+    dt: float | None = None
+    solver: diffrax.AbstractSolver | None = None
+    stepsize_controller: diffrax.AbstractStepSizeController | None = None
+    saveat: diffrax.SaveAt | None = None
+    mode: Literal["forward", "reverse"] = eqx.field(default="forward", static=True)
+    max_steps: int | None = None
+    backend: Backend = eqx.field(default="auto", static=True)
+    conditions: Conditions = Conditions()
+    risk: Risk = "mean"
 
     def __check_init__(self):
         if (self.build is None) == (self.system is None):
@@ -118,7 +118,7 @@ class SimulationObjective(Module):
         """Cost of every member, shape (members,); NaN where the run failed.
 
         `members` tells the conditions of each, and `costs.reshape(members.shape)` has the axes
-        steps, horizons, variations and starts.
+        steps, variations and starts.
 
         Args:
             params: resolved parameters.
@@ -164,8 +164,8 @@ class SimulationObjective(Module):
             params: resolved parameters.
 
         Returns:
-            A `Trajectory` with leading axis `members`. Under several conditions of fixed steps the
-            rows behind the end of the shorter runs repeat it, or are marked as not reached.
+            A `Trajectory` with leading axis `members`. Under several fixed steps the rows behind
+            the end of runs of fewer steps repeat it, or are marked as not reached.
         """
         return eqx.filter_vmap(partial(self._run, params))(self._batch)
 
@@ -184,10 +184,8 @@ class SimulationObjective(Module):
 
     @property
     def members(self) -> Members:
-        """Step, horizon, variation and start of each member of the batch."""
-        assert self.end_times is not None  # __check_init__ made sure of it
-        steps = (np.nan,) if self.adaptive else self.steps_given
-        return Members.of(self.shape, steps, self.end_times)
+        """Step, variation and start of each member of the batch."""
+        return Members.of(self.shape, (np.nan,) if self.adaptive else self.steps_given)
 
     def backend_of(self, params: PyTree) -> tuple[str, str | None]:
         """Which backend makes the runs, and what keeps the native one from it.
@@ -261,16 +259,11 @@ class SimulationObjective(Module):
     def steps_made(self) -> tuple[float, ...]:
         """Lengths of the fixed steps that are made [s]; none of adaptive runs.
 
-        Of each `dt` the one that divides the horizon, which may be shorter; one for each horizon
-        where they differ.
+        Of each `dt` the one that divides the time of the run, which may be shorter.
         """
         if self.adaptive:
             return ()
-        made = [abs(float(x[-1] - x[0])) / (x.size - 1) for x in self._ends]
-        count = len(self.end_times or ())
-        rows = [made[i : i + count] for i in range(0, len(made), count)]
-        # Not the same twice for steps that differ by round-off.
-        return tuple(x for row in rows for x in {f"{x:g}": x for x in row}.values())
+        return tuple(abs(float(x[-1] - x[0])) / (x.size - 1) for x in self._ends)
 
     @property
     def largest_step(self) -> float | None:
@@ -279,8 +272,9 @@ class SimulationObjective(Module):
 
     @property
     def _ends(self) -> list[np.ndarray]:
-        """Ends of the fixed steps under all conditions, horizons changing fastest."""
-        return grids(self.t0, self.steps_given or (), self.end_times or (), self.states.q.dtype)
+        """Ends of the fixed steps under all conditions."""
+        dtype = self.states.q.dtype
+        return [step_ends(self.t0, self.t1, dt, dtype) for dt in self.steps_given or ()]
 
     @property
     def steps_given(self) -> tuple[float, ...] | None:
@@ -288,13 +282,6 @@ class SimulationObjective(Module):
         if self.conditions.dt is not None:
             return self.conditions.dt
         return None if self.dt is None else (self.dt,)
-
-    @property
-    def end_times(self) -> tuple[float, ...] | None:
-        """End times of all conditions."""
-        if self.conditions.t1 is not None:
-            return self.conditions.t1
-        return None if self.t1 is None else (self.t1,)
 
     @property
     def adaptive(self) -> bool:
@@ -305,16 +292,15 @@ class SimulationObjective(Module):
         return self.steps_given is None or not fixed
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Numbers of steps, horizons, variations and starts."""
+    def shape(self) -> tuple[int, int, int]:
+        """Numbers of steps, variations and starts."""
         steps = 1 if self.adaptive else len(self.steps_given or ())
-        counts = len(self.end_times or ()), self.conditions.variation_count, self.states.q.shape[0]
-        return steps, *counts
+        return steps, self.conditions.variation_count, self.states.q.shape[0]
 
     @property
     def several_grids(self) -> bool:
         """Whether fixed steps differ among members."""
-        return not self.adaptive and len(self.steps_given or ()) * len(self.end_times or ()) > 1
+        return not self.adaptive and len(self.steps_given or ()) > 1
 
     @property
     def fixed_steps(self) -> int:
@@ -324,13 +310,9 @@ class SimulationObjective(Module):
     @property
     def _batch(self) -> Member:
         """All members, as arrays to be mapped over."""
-        step, horizon, variation, start = (jnp.asarray(x.ravel()) for x in np.indices(self.shape))
-        grid, t1, times = None, None, self.end_times or ()
-        if self.several_grids:
-            grid = jnp.asarray(ends_of_steps(self._ends))[step * len(times) + horizon]
-        elif len(times) > 1:
-            t1 = jnp.asarray(times, self.states.q.dtype)[horizon]
-        return Member(start, variation, grid, t1)
+        step, variation, start = (jnp.asarray(x.ravel()) for x in np.indices(self.shape))
+        grids = jnp.asarray(ends_of_steps(self._ends))[step] if self.several_grids else None
+        return Member(start, variation, grids)
 
     def _residuals(self, params: PyTree) -> Float[Array, " residuals"]:
         cost: Any = self.cost
@@ -363,9 +345,7 @@ class SimulationObjective(Module):
         if member.grid is not None:
             controller = Grid(member.grid, direction_of(self.steps_given or ()))
             return {"t1": member.grid[-1], "dt": None, "stepsize_controller": controller}
-        assert self.end_times is not None  # __check_init__ made sure of it
-        t1 = self.end_times[0] if member.t1 is None else member.t1
-        return {"t1": t1, "dt": None if self.steps_given is None else self.steps_given[0]}
+        return {"t1": self.t1, "dt": None if self.steps_given is None else self.steps_given[0]}
 
 
 # Settings that `simulate` has by the same names.
@@ -425,16 +405,13 @@ def _check_states(states: State) -> None:
 
 
 def _check_times(objective: SimulationObjective) -> None:
-    """Require an end time, steps that lead there, and a budget of adaptive runs."""
-    if objective.end_times is None:
-        raise ValueError("SimulationObjective: give the end time `t1`.")
-    t0 = objective.t0
-    for t1 in objective.end_times:
-        for dt in objective.steps_given or ():
-            if fails(lambda t0, t1, dt: dt * (t1 - t0) > 0, t0, t1, dt):
-                raise ValueError(
-                    f"SimulationObjective: dt = {dt} does not lead from t0 = {t0} to t1 = {t1}."
-                )
+    """Require steps that lead to the end, and a budget of adaptive runs."""
+    t0, t1 = objective.t0, objective.t1
+    for dt in objective.steps_given or ():
+        if fails(lambda t0, t1, dt: dt * (t1 - t0) > 0, t0, t1, dt):
+            raise ValueError(
+                f"SimulationObjective: dt = {dt} does not lead from t0 = {t0} to t1 = {t1}."
+            )
     if objective.adaptive and objective.max_steps is None:
         raise ValueError(
             "SimulationObjective: an adaptive run has no work budget, and gains have an "
@@ -459,13 +436,7 @@ def _check_fitting(objective: SimulationObjective) -> None:
             f"SimulationObjective: start is {described(objective.start)}; give a function of "
             "(params, state), or of (params, state, variation). Starts themselves are `states`."
         )
-    _, horizons, _, _ = objective.shape
     subs: Any = None if objective.saveat is None else objective.saveat.subs
-    if horizons > 1 and getattr(subs, "ts", None) is not None:
-        raise ValueError(
-            "SimulationObjective: saveat gives times, but the horizons differ; leave saveat "
-            "out: every run then saves times up to its own end."
-        )
     if objective.several_grids and getattr(subs, "steps", 0) > 1:
         raise ValueError(
             f"SimulationObjective: saveat asks for one step of {subs.steps}, and rows are then "
@@ -475,14 +446,14 @@ def _check_fitting(objective: SimulationObjective) -> None:
 
 def budget_of(objective: Any) -> str:
     """Steps or work, conditions and risk of a `SimulationObjective`."""
-    made, ends = objective.steps_made, objective.end_times or ()
     if objective.adaptive:
-        lasting = _listed(x - objective.t0 for x in ends)
-        steps = f"adaptive, at most {objective.max_steps} steps in {lasting} s"
-    elif objective.several_grids:
-        steps = f"h = {_listed(made)} s, to t = {_listed(ends)} s"
+        lasting = objective.t1 - objective.t0
+        steps = f"adaptive, at most {objective.max_steps} steps in {lasting:g} s"
     else:
-        steps = f"h = {_listed(made)} s, {objective.fixed_steps} steps"
+        made = ", ".join(f"{x:g}" for x in objective.steps_made)
+        several = objective.several_grids
+        last = f"to t = {objective.t1:g} s" if several else f"{objective.fixed_steps} steps"
+        steps = f"h = {made} s, {last}"
     size, risk = _counted(objective.shape), in_words(objective.risk)
     parts = (_named(objective.solver_used), steps, size, risk)
     return ", ".join(x for x in parts if x)
@@ -499,14 +470,9 @@ def _named(solver: diffrax.AbstractSolver) -> str:
     return f"{name}({_named(solver.solver)}{more})"
 
 
-def _listed(values: Iterable[float]) -> str:
-    """Numbers in a row."""
-    return ", ".join(f"{x:g}" for x in values)
-
-
-def _counted(shape: tuple[int, int, int, int]) -> str:
-    """Numbers of variations, starts and runs of a batch of steps, horizons, variations, starts."""
-    _, _, variations, starts = shape
+def _counted(shape: tuple[int, int, int]) -> str:
+    """Numbers of variations, starts and runs of a batch of steps, variations and starts."""
+    _, variations, starts = shape
     first = f"{variations} variations, " if variations > 1 else ""
     runs = f": {np.prod(shape)} runs" if np.prod(shape) > starts else ""
     return f"{first}{starts} starts{runs}"

@@ -15,7 +15,7 @@ from jaxdae.tuning import damping, iteration
 from jaxdae.tuning.constraints import check_constraints
 from jaxdae.tuning.descent import default_optimizer, DESCENT
 from jaxdae.tuning.iteration import ITERATION
-from jaxdae.tuning.problem import Chosen, TuningProblem
+from jaxdae.tuning.problem import Chosen, split, TuningProblem
 
 Mode = Literal["auto", "forward", "reverse"]
 
@@ -25,17 +25,11 @@ FEW = 64
 
 
 class NamedOptimizer(NamedTuple):
-    """An optimizer with a name.
+    """An optimizer with a name."""
 
-    Attributes:
-        title: as `TuningResult.method` has it.
-        description: for whom it is, in one line.
-        make: the optimizer, from the round-off of the parameters' precision.
-    """
-
-    title: str
-    description: str
-    make: Callable[[float], Any]
+    title: str  # as `TuningResult.method` has it
+    description: str  # for whom it is, in one line
+    make: Callable[[float], Any]  # the optimizer, from the round-off of the parameters' precision
 
 
 OPTIMIZERS: dict[str, NamedOptimizer] = {
@@ -80,13 +74,8 @@ def choose(
     tolerance: float | None = None,
     constraints: Any = (),
 ) -> Chosen:
-    """The optimizer that was asked for, or the one that suits the objective.
-
-    Raises:
-        ValueError: if there is none of that name or kind, or the objective does not have what it
-            needs.
-    """
-    problem = TuningProblem.make(objective, params, None, check_mode(objective, mode))
+    """The optimizer that was asked for, or the one that suits the objective."""
+    problem = TuningProblem(objective, *split(params), None, check_mode(objective, mode))
     problem = dataclasses.replace(problem, constraints=check_constraints(constraints))
     point = ravel_pytree(problem.trained)[0]
     epsilon = float(jnp.finfo(point.dtype).eps)
@@ -107,11 +96,7 @@ def choose(
 
 
 def check_mode(objective: Any, mode: str) -> str:
-    """How to differentiate: as the objective says, else as asked, else in reverse.
-
-    Raises:
-        ValueError: if there is no such mode, or the objective is built for another.
-    """
+    """How to differentiate: as the objective says, else as asked, else in reverse."""
     if mode not in ("auto", "forward", "reverse"):
         raise ValueError(f'tune: mode is "{mode}", must be "auto", "forward" or "reverse".')
     built_for = getattr(objective, "mode", None)

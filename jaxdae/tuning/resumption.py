@@ -25,9 +25,6 @@ def require_same_objective(
     Its code cannot be compared, but what it computes can. The same program gives the same numbers,
     bit for bit; another machine or release may round otherwise, and a run amplifies that: what
     differs by more than the root of the precision, relative to the loss, is another function.
-
-    Raises:
-        CheckpointError: naming what differs, with both numbers.
     """
     loss = np.abs(stored.loss[0])
     epsilon = max(epsilon, float(jnp.finfo(np.asarray(again.loss).dtype).eps))

@@ -52,11 +52,7 @@ Risk = Literal["mean", "worst"] | CVaR
 
 
 def check_risk(risk: Any) -> None:
-    """Require a known risk.
-
-    Raises:
-        ValueError: naming what there is.
-    """
+    """Require a known risk."""
     if not (isinstance(risk, CVaR) or risk in ("mean", "worst")):
         raise ValueError(
             f'SimulationObjective: risk is {risk!r}, must be "mean", "worst" or CVaR(fraction).'
@@ -73,10 +69,6 @@ def at_risk(costs: Float[Array, " members"], risk: Risk) -> Float[Array, ""]:
 
     The worst and CVaR are continuous, and differentiable where the members that count are the
     same nearby: almost everywhere. Elsewhere the derivative is that of one of the orders.
-
-    Args:
-        costs: shape (members,).
-        risk: "mean", "worst" or `CVaR`.
     """
     if is_mean(risk):
         return jnp.mean(costs)

@@ -16,34 +16,23 @@ from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import simulate
 from jaxdae.solvers.grid import Grid
 from jaxdae.systems import State
-from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, perturbed_states
+from jaxdae.tuning.conditions import ends_of_steps, perturbed_states
 from jaxdae.tuning.studies import Check, Goal, Study
 
 
 class Summary(NamedTuple):
-    """Means over a batch of starts; NaN where a start failed.
+    """Means over a batch of starts; NaN where a start failed."""
 
-    Attributes:
-        cost: the cost as it was tuned.
-        parts: what the cost is made of, each in its own unit, by symbol.
-        failed: number of starts whose run failed.
-    """
-
-    cost: float
-    parts: dict[str, float]
-    failed: int
+    cost: float  # the cost as it was tuned
+    parts: dict[str, float]  # what the cost is made of, each in its own unit, by symbol
+    failed: int  # number of starts whose run failed
 
 
 class Comparison(NamedTuple):
-    """What `Validation.under` returns, by the names of the gains.
+    """What `Validation.under` returns, by the names of the gains."""
 
-    Attributes:
-        summaries: of each.
-        runs: the first start's run of each, ready to plot.
-    """
-
-    summaries: dict[str, Summary]
-    runs: dict[str, Any]
+    summaries: dict[str, Summary]  # of each
+    runs: dict[str, Any]  # the first start's run of each, ready to plot
 
 
 class Validation:
@@ -58,9 +47,8 @@ class Validation:
     def __init__(self, study: Study, solver, columns: int):
         self.study, self.solver, self.columns = study, solver, columns
         self._starts = max(check.count for check in study.checks)
-        self._dtype = study.start.q.dtype
         checks = (*study.checks, Check("as tuned"))
-        self._rows = max(self._grid(check.conditions(study)).size for check in checks)
+        self._rows = max(check.grid(study).size for check in checks)
 
     @property
     def members(self) -> int:
@@ -68,14 +56,7 @@ class Validation:
         return self._starts * self.columns
 
     def under(self, check: Check, sets: dict[str, PyTree], start: State, key: Array) -> Comparison:
-        """Compare sets of gains under the conditions of a check.
-
-        Args:
-            check: number of starts, size of perturbation, step, end time.
-            sets: gains by name, resolved, of one structure; as many as there are columns.
-            start: unperturbed start.
-            key: random key of the perturbations.
-        """
+        """Compare sets of gains under the conditions of a check."""
         deviation = self.study.deviation * check.deviation
         states = perturbed_states(start, key, check.count, position=deviation, velocity=deviation)
         # What exceeds the starts repeats the first, and is not counted.
@@ -83,8 +64,8 @@ class Validation:
         chosen[check.count :] = 0
         states = jax.tree.map(lambda x: np.asarray(x)[np.tile(chosen, self.columns)], states)
         params = stacked([*sets.values()], self._starts)
-        grid = self._grid(check.conditions(self.study))
-        measured, runs = self._measure(params, states, [grid] * self.members)
+        grids = [check.grid(self.study)] * self.members
+        measured, runs = self._measure(params, states, grids)
         summaries = {}
         for i, name in enumerate(sets):
             own = slice(i * self._starts, i * self._starts + check.count)
@@ -105,7 +86,7 @@ class Validation:
             Shape (runs,); NaN where a run fails.
         """
         count, size, found = len(steps), self.members, []
-        given = {x: self._grid(Check("", dt=x).conditions(self.study)) for x in np.unique(steps)}
+        given = {x: Check("", dt=x).grid(self.study) for x in np.unique(steps)}
         for first in range(0, count, size):
             rows = np.minimum(np.arange(first, first + size), count - 1)
             some, starts = jax.tree.map(lambda x, rows=rows: x[rows], (params, states))
@@ -119,11 +100,6 @@ class Validation:
         fixed = (study.build, study.goal, self.solver, static)
         padded = ends_of_steps(ends, self._rows)
         return jax.tree.map(np.asarray, _runs(*fixed, arrays, states, padded, picked))
-
-    def _grid(self, conditions: Conditions) -> np.ndarray:
-        """Ends of the steps of one run."""
-        (ends,) = grids(0.0, conditions.dt or (), conditions.t1 or (), self._dtype)
-        return ends
 
     def _run(self, runs: dict[str, Any], column: int) -> Any:
         """The rows of one run up to its end, without those that repeat it."""
@@ -180,11 +156,7 @@ def _runs(build, goal: Goal, solver, static, arrays, states, grids, picked):
 
 
 def breaking_times(study: Study, params, states: State) -> tuple[np.ndarray, str]:
-    """Where adaptive runs from a batch of starts stop on the way to `study.beyond`.
-
-    Returns:
-        Time [s] at which each failed run stopped, and the first failure in words.
-    """
+    """Times at which adaptive runs fail on the way to `study.beyond`; the first one in words."""
     assert study.beyond is not None
     runs = _reach(study.build, params, states, jnp.asarray(study.beyond))
     failed = np.flatnonzero(~np.asarray(runs.success))

@@ -26,13 +26,6 @@ def tune_quickly(out, *more):
     return main(["tune", "pendulum", *QUICK, "--steps", "3", "--out", str(out), *more])
 
 
-def test_list_names_every_model(capsys):
-    assert main(["list"]) == 0
-    printed = capsys.readouterr().out
-    for name in ("pendulum", "chain", "two-link", "slider-crank", "andrews"):
-        assert f"\n{name}" in f"\n{printed}"
-
-
 def test_a_reader_that_has_enough_ends_the_command_without_a_word():
     """As `jaxdae list | head -1`: nothing can be written any more."""
     read, write = os.pipe()
@@ -43,17 +36,30 @@ def test_a_reader_that_has_enough_ends_the_command_without_a_word():
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_a_place_that_takes_no_results_is_refused_before_the_work(tmp_path, capsys, monkeypatch):
+    """A file in the way; a folder that the system refuses, as of one who is no administrator."""
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert main(["tune", "pendulum", "--out", str(file / "below")]) == 2
+    assert f"{file} is a file; give another --out" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+
+    def full(**_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(output.tempfile, "TemporaryFile", full)
+    assert main(["simulate", "pendulum", "--out", str(tmp_path / "a" / "b")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{tmp_path} takes no files (Read-only file system); give another --out" in printed.err
+
+
 @pytest.mark.slow
 def test_an_implicit_method_runs_with_fixed_steps(tmp_path):
-    """Its energy falls, and by the order of the method half as fast with half the step."""
-    lost = []
-    for dt in ("0.02", "0.01"):
-        words = ["simulate", "pendulum", "--solver", "implicit-euler", "--dt", dt, "--t1", "0.2"]
-        assert main([*words, "--out", str(tmp_path)]) == 0
-        lost.append(
-            json.loads((tmp_path / "simulation.json").read_text())["largest energy change [J]"]
-        )
-    assert lost[0] / lost[1] == pytest.approx(2.0, rel=0.1)
+    words = ["simulate", "pendulum", "--solver", "implicit-euler", "--dt", "0.02", "--t1", "0.2"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "simulation.json").read_text())
+    assert (result["solver"], result["steps"], result["success"]) == ("implicit-euler", 10, True)
 
 
 @pytest.mark.slow
@@ -110,49 +116,6 @@ def test_a_run_that_leaves_its_velocity_constraint_is_warned_of(tmp_path, capsys
     assert len(captured.err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["simulate", "tune", "analyze"])
-def test_a_file_where_the_results_should_go_is_refused_before_the_work(command, tmp_path, capsys):
-    file = tmp_path / "file"
-    file.write_text("mine")
-    assert main([command, "pendulum", "--out", str(file / "below")]) == 2
-    printed = capsys.readouterr()
-    assert f"{file} is a file; give another --out" in printed.err
-    assert file.read_text() == "mine"
-
-
-@pytest.mark.parametrize("command", ["simulate", "tune", "analyze"])
-def test_a_folder_that_takes_no_files_is_refused_before_the_work(
-    command, tmp_path, capsys, monkeypatch
-):
-    """The administrator may write everywhere, and so the system itself is made to refuse."""
-
-    def full(**_):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(output.tempfile, "TemporaryFile", full)
-    assert main([command, "pendulum", "--out", str(tmp_path / "a" / "b")]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert f"{tmp_path} takes no files (Read-only file system); give another --out" in printed.err
-
-
-def test_no_checkpoint_of_an_earlier_run_is_in_the_way_of_a_later_study(
-    tmp_path, capsys, monkeypatch
-):
-    """A run stopped in its first study leaves nothing of an older one for the second."""
-    for name in ("multipliers", "penalty"):
-        (tmp_path / f"{name}.checkpoint").write_bytes(b"older")
-
-    def stopped(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("jaxdae.commands.tune._tune", stopped)
-    assert main(["tune", "two-link", "--out", str(tmp_path)]) == 130
-    assert not (tmp_path / "penalty.checkpoint").exists()
-    assert (tmp_path / "penalty.checkpoint.old1").read_bytes() == b"older"
-    assert "penalty.checkpoint is kept as penalty.checkpoint.old1" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_simulate_in_single_precision(tmp_path):
     out = str(tmp_path)
@@ -183,46 +146,6 @@ def test_a_run_that_stops_early_says_when_and_why(tmp_path, capsys, figures):
     assert run.final_time == result["final"]["t"]
     assert not bool(run.result == diffrax.RESULTS.successful)
     singular_positions_are_marked(figures["histories.png"], result)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["simulate", "pendlum"], "No model is named 'pendlum'. Did you mean 'pendulum'?"),
-        (["tune", "nothing-like-it"], "Available: pendulum, chain"),
-        (["simulate", "pendulum", "--solver", "rk4"], "RK4 has no error estimate"),
-        (["simulate", "pendulum", "--solver", "dorpi5"], "'dorpi5'. Did you mean 'dopri5'?"),
-        (["simulate", "pendulum", "--solver", "projected-rk5"], "Did you mean 'rk4'?"),
-        (["tune", "pendulum", "--formulation", "penality"], "Did you mean 'penalty'?"),
-        (["simulate", "pendulum", "--solve", "minimal-norm"], "Did you mean 'minimum-norm'?"),
-        (["simulate", "pendulum", "--decay", "1"], "velocity-elimination form, not for Mult"),
-        (["simulate", "pendulum", "--unstabilized", "--K_D", "1"], "leave out --K_D, or it."),
-        (["simulate", "pendulum", "--t1", "1", "--dt", "1e-7"], "give a larger max_steps"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(arguments, message, tmp_path, capsys):
-    assert main([*arguments, "--out", str(tmp_path)]) == 2
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert len(errors.strip().splitlines()) == 1
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["tune", "pendulum", "--optimizer", "newton"], "invalid choice: 'newton'"),
-        (["tune", "pendulum", "--steps", "0"], "0 is not a positive integer"),
-        (["simulate", "pendulum", "--dt", "-1"], "-1 is not a positive finite number"),
-        (["simulate", "pendulum", "--alpha", "nan"], "nan is not a positive finite number"),
-        (["fly", "pendulum"], "invalid choice: 'fly'"),
-    ],
-)
-def test_bad_options_are_named(arguments, message, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -271,14 +194,18 @@ def test_choices_of_the_parser_are_those_of_the_library():
     assert all(name in OPTIMIZERS or hasattr(optax, name) for name in cli.OPTIMIZERS)
 
 
-@pytest.mark.parametrize("kind", ["formulations", "solves", "solvers"])
-def test_what_a_model_can_be_run_with_is_listed_with_a_line_on_each(kind, capsys):
+def test_models_and_what_they_can_be_run_with_are_listed(capsys):
     from jaxdae.simulation.choices import CHOICES
 
-    assert main(["list", kind]) == 0
-    lines = [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()]
-    assert [name for name, _ in lines] == [*CHOICES[kind]]
-    assert all(summary.strip() for _, summary in lines)
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("pendulum", "chain", "two-link", "slider-crank", "andrews"):
+        assert f"\n{name}" in f"\n{printed}"
+    for kind, choices in CHOICES.items():
+        assert main(["list", kind]) == 0
+        lines = [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()]
+        assert [name for name, _ in lines] == [*choices]
+        assert all(summary.strip() for _, summary in lines)
 
 
 @pytest.mark.slow
@@ -308,19 +235,9 @@ def test_a_run_that_blows_up_quotes_no_figures(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_help_shows_the_defaults_of_values_and_none_of_switches(capsys):
-    with pytest.raises(SystemExit):
-        main(["simulate", "--help"])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "precision (default: float64)" in printed
-    assert "in single precision to 1e-5 (default: dopri8)" in printed
-    assert "True" not in printed
-    assert "False" not in printed
-
-
-@pytest.mark.slow
 def test_a_solver_that_is_chosen_is_named_with_the_reason(tmp_path, capsys):
-    assert main(["simulate", "ball-beam", "--solver", "auto", "--out", str(tmp_path)]) == 0
+    words = ["simulate", "ball-beam", "--solver", "auto", "--t1", "2", "--out", str(tmp_path)]
+    assert main(words) == 0
     assert "Rodas5P: the fastest root -1.44" in capsys.readouterr().out
     (file,) = tmp_path.rglob("simulation.json")
     about = json.loads(file.read_text())

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from jaxdae.cli import main
 from jaxdae.kernels.cuda import report as reports
 from jaxdae.kernels.cuda.assembler import AssemblerMissingError
@@ -49,21 +47,6 @@ def test_without_an_assembler_ptx_is_written_and_the_reason_printed(tmp_path, ca
     assert result["registers"] is None
     assert "ptxas is missing" in result["missing"]
     assert (tmp_path / "kernel.ptx").stat().st_size > 1000
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (("--solver", "implicit-euler"), "ImplicitEuler is no explicit or diagonally implicit"),
-        (("--arch", "sm_1"), "does not know 'sm_1'; it knows sm_"),
-        (("--arch", "sm_60"), "for GPUs from sm_70 on, and sm_60 is older"),
-        (("--uncontrolled",), "--uncontrolled is for models with a controller"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_reason(tmp_path, capsys, words, reason):
-    assert kernel(tmp_path / "new", *words) == 2
-    assert reason in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
 
 
 def test_the_step_is_that_of_the_study(tmp_path):

@@ -51,21 +51,3 @@ def test_where_no_browser_is_the_page_is_named(shown, monkeypatch, tmp_path, cap
     assert opened == [page.as_uri()]
     assert page.as_uri() in printed
     assert ("no browser was found to show it" in printed) == (not shown)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--t1", "0"], "argument --t1: 0 is not a positive finite number"),
-        (["--t1", "-1"], "argument --t1: -1 is not a positive finite number"),
-        (["--t1", "ten"], "argument --t1: ten is not a positive finite number"),
-        (["--dt", "nan"], "argument --dt: nan is not a positive finite number"),
-        (["--start", "-1"], "'-1' does not say NAME=VALUE"),
-        (["--dtype", "float16"], "invalid choice: 'float16'"),
-    ],
-)
-def test_times_and_values_that_are_none_are_named(words, message, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["simulate", "pendulum", *words])
-    assert stop.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())

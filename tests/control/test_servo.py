@@ -1,6 +1,5 @@
 """Servo-constraints: the promised decay, least-norm controls, singularities, gradients."""
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -63,38 +62,20 @@ def test_the_law_is_the_papers_with_its_slips_corrected(servo, rng):
 
 
 def test_on_the_program_the_control_is_that_of_inverse_dynamics(servo):
-    for t in (0.0, 1.1):
-        state = MIRROR.program_state(t)
-        u = control(servo, t, state)[0]
-        assert float(u) == pytest.approx(float(MIRROR.program_voltage(t)), rel=1e-9)
-        residuals = residuals_of(servo, t, state)[0]
-        # third derivatives are sums of terms of order one
-        np.testing.assert_allclose(residuals, 0.0, atol=1e-13)
-
-
-@pytest.mark.slow
-def test_residuals_obey_the_constraint_perturbation_equation(servo, rng):
-    """`y(t) = exp(H t) y(0)` exactly, however nonlinear the plant."""
-    start = off_program(rng)
-    run = jaxdae.simulate(
-        MIRROR,
-        FREE,
-        start,
-        t1=2.0,
-        controller=servo,
-        saveat=diffrax.SaveAt(ts=jnp.linspace(0, 2, 5)),
-    )
-    y = np.asarray(jax.jit(jax.vmap(servo.perturbations))(run.ts, run.q, run.v, run.w)[0])
-    h = np.asarray(servo.perturbation_matrix(0.0, *_parts(start)))
+    state = MIRROR.program_state(1.1)
+    u = control(servo, 1.1, state)[0]
+    assert float(u) == pytest.approx(float(MIRROR.program_voltage(1.1)), rel=1e-9)
+    # third derivatives are sums of terms of order one
+    np.testing.assert_allclose(residuals_of(servo, 1.1, state)[0], 0.0, atol=1e-13)
+    h = np.asarray(servo.perturbation_matrix(1.1, *_parts(state)))
     np.testing.assert_allclose(np.sort(np.linalg.eigvals(h).real), ROOTS, rtol=1e-9)
-    for t, row in zip(run.ts, y, strict=True):
-        # the solver's tolerance 1e-8 on x, times derivatives of g^4 by x of up to a hundred
-        np.testing.assert_allclose(row, expm(h * float(t)) @ y[0], atol=1e-5)
-    assert np.abs(y[0]).max() > 1e-3
+    # At a singular state, sin(phi) = 0, it is not a number.
+    assert np.isnan(control(servo, 0.0, jaxdae.State(jnp.zeros(1), START.v, START.w))).all()
 
 
 @pytest.mark.slow
-def test_coupled_constraints_of_different_degree_obey_theirs(actuated):
+def test_residuals_obey_the_constraint_perturbation_equations(actuated):
+    """`y(t) = exp(H t) y(0)`, however nonlinear the plant; here coupled, of different degrees."""
     plant = actuated((0, 1))
     K = jnp.array([[-4.0, -3.0, 0.5, 0.0, 0.1], [0.3, 0.0, -6.0, -11.0, -6.0]])
 
@@ -212,12 +193,6 @@ def test_an_adaptive_run_stops_where_the_program_becomes_singular():
     assert f"t = {found.t:.6g} s, q = [" in found.message
     # The same is what a run that raises says, in place of a report on constraints it has not.
     assert describe_failure(run).endswith(found.message)
-
-
-def test_at_a_singular_state_the_control_is_nan(servo):
-    # sin(phi) = 0
-    u = control(servo, 0.0, jaxdae.State(jnp.zeros(1), START.v, START.w))
-    assert np.isnan(u).all()
 
 
 @pytest.mark.slow

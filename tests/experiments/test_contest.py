@@ -117,7 +117,7 @@ def test_objectives_are_the_librarys_over_plants_with_starts_of_their_own(experi
     heavy = law._replace(design=lambda p: Cart(3.0 * p["K_P"]))
     for candidate, mass in ((law, 1.0), (heavy, 3.0)):
         aim = contest.objective(task, candidate, plants)
-        assert aim.members.shape == (1, 1, 4, 1)
+        assert aim.members.shape == (1, 4, 1)
         costs = aim.costs(BEST)
         assert aim(BEST) == costs.max()
         assert int(costs.argmax()) == int(np.abs(plants["place"]).argmax())

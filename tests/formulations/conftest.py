@@ -24,15 +24,12 @@ class MovingPivot(jaxdae.System):
         return self.amplitude * jnp.sin(self.frequency * t)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return self.mass * 9.81 * q[1]
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * v @ v
 
     def position_constraints(self, t, q):
@@ -58,11 +55,9 @@ class Sleigh(jaxdae.System):
     arm: float = 0.3
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * (v[0] ** 2 + v[1] ** 2) + 0.5 * self.inertia * v[2] ** 2
 
     def velocity_constraints(self, t, q, v):
-        del t
         return jnp.stack([-jnp.sin(q[2]) * v[0] + jnp.cos(q[2]) * v[1] - self.arm * v[2]])
 
     def labels(self):

@@ -1,8 +1,8 @@
 """Pictures of mechanisms: where points are drawn, with which names, and what is refused."""
 
 import re
-from types import SimpleNamespace
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,8 +11,7 @@ from matplotlib.colors import to_rgb
 import jaxdae
 from helpers.figures import legend, line, stub, texts, xy
 from helpers.moving import Spiral, Turning, turning_run
-from jaxdae.models.circuit import TwoLoopCircuit
-from jaxdae.plotting import plot_histories, plot_mechanism, plot_path, shapes
+from jaxdae.plotting import plot_histories, plot_mechanism, plot_path
 
 
 @pytest.fixture
@@ -21,18 +20,6 @@ def backwards():
     run = turning_run()
     run.ts, run.q = 0.0 - run.ts, 0.0 - run.q
     return run
-
-
-class NotPoints(Turning):
-    def points(self, t, q):  # pyright: ignore[reportIncompatibleMethodOverride]
-        del t, q
-        return {"a": jnp.zeros(2)}
-
-
-class Untraced(Turning):
-    def points(self, t, q):
-        del t
-        return jaxdae.Points({"a": jnp.zeros(2), "b": jnp.stack([q[0], q[0]])})
 
 
 def test_positions_are_drawn_at_their_times_early_ones_light():
@@ -118,13 +105,6 @@ def test_a_mechanism_in_space_is_drawn_in_space_or_projected():
     assert (above.get_xlabel(), above.get_ylabel()) == ("y [m]", "x [m]")
 
 
-@pytest.mark.parametrize("plane", ["xw", "x", "xx", "xyz", ""])
-def test_other_planes_are_refused(plane):
-    message = f"plane={plane!r} is not a pair of the axes x, y, z; give one such as 'xy'"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        plot_path(turning_run(Spiral()), plane=plane)
-
-
 @pytest.mark.parametrize("draw", [plot_mechanism, plot_path])
 def test_a_failed_run_ends_where_it_failed(draw):
     for system in (Turning(), Spiral()):
@@ -148,95 +128,86 @@ def test_a_run_backwards_in_time_is_drawn_from_its_start(backwards):
     np.testing.assert_allclose(angle, np.pi / 2 * ts, rtol=1e-14)
 
 
+class Other(Turning):
+    """Points of another kind, none, no traces, or places that are not finite from 2 rad on."""
+
+    kind: str = eqx.field(static=True, default="dict")
+
+    def points(self, t, q):  # pyright: ignore[reportIncompatibleMethodOverride]
+        del t
+        far = jnp.where((q[0] > 2.0) & (self.kind == "lost"), jnp.nan, q[0])
+        places = {"a": jnp.zeros(2), "b": jnp.stack([far, far])}
+        return {"dict": places, "none": None}.get(self.kind, jaxdae.Points(places))
+
+
+def changed(**values):
+    run = turning_run(rows=3)
+    vars(run).update(values)
+    return run
+
+
 @pytest.mark.parametrize(
-    ("run", "message"),
+    ("draw", "message"),
     [
-        (stub(), "SimpleNamespace has no shape to draw: its points(t, q) is not declared"),
         (
-            SimpleNamespace(
-                **{**vars(stub()), "q": np.zeros((9, 3)), "v": np.zeros((9, 3))}
-                | {"system": TwoLoopCircuit()}
-            ),
-            "TwoLoopCircuit has no shape to draw: its points(t, q) is not declared, or returns "
-            "None. Declare a method `points(self, t, q)` that returns jaxdae.Points",
+            lambda: plot_mechanism(stub()),
+            "SimpleNamespace has no shape to draw: its points(t, q) is not declared",
+        ),
+        (
+            lambda: plot_mechanism(turning_run(Other(kind="none"))),
+            "Other has no shape to draw: its points(t, q) is not declared, or returns None. Declare"
+            " a method `points(self, t, q)` that returns jaxdae.Points",
+        ),
+        (
+            lambda: plot_mechanism(turning_run(Other(kind="lost"))),
+            "the point 'b' has no finite position at t = 1.3125 s, and 11 more of the 33 times",
+        ),
+        (
+            lambda: plot_path(turning_run(Other(kind="untraced"))),
+            "there is no path to draw: give points=…, or name points in jaxdae.Points(…, trace=…). "
+            "There are: a, b.",
+        ),
+        (
+            lambda: plot_path(turning_run(Other(kind="untraced")), points=["b", "c"]),
+            "no point is called 'c'; there are: a, b.",
+        ),
+        (
+            lambda: plot_path(turning_run(Spiral()), plane="xx"),
+            "plane='xx' is not a pair of the axes x, y, z; give one such as 'xy'",
+        ),
+        (lambda: plot_path(turning_run(), plane="xz"), "plane='xz' is not a pair of the axes x, y"),
+        (
+            lambda: plot_mechanism(turning_run(), times=0.5),
+            "times=0.5 must be a number of positions, 1 or more, or their times [s]",
+        ),
+        (
+            lambda: plot_mechanism(turning_run(), times=[]),
+            "times must be one list of times [s]; got shape (0,).",
+        ),
+        (
+            lambda: plot_mechanism(turning_run(), times=[0.0, 2.5]),
+            "there is no position at t = 2.5 s: the run has rows from t = 0 s to 2 s.",
+        ),
+        (
+            lambda: plot_mechanism(turning_run(), times=[np.nan]),
+            "there is no position at t = nan s",
+        ),
+        (
+            lambda: plot_mechanism(changed(ts=np.full(3, np.inf))),
+            "the run failed before its first row",
+        ),
+        (lambda: plot_path(changed(ts=np.zeros((3, 2)))), "one trajectory is drawn at a time"),
+        (
+            lambda: plot_path(changed(ts=np.array([0.0, 1.0, 0.5]))),
+            "times that only increase or only decrease",
         ),
     ],
 )
-def test_a_system_without_points_says_what_to_declare(run, message):
+def test_what_cannot_be_drawn_is_refused(draw, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        plot_mechanism(run)
-
-
-def test_a_run_from_a_file_knows_no_system():
-    run = turning_run()
-    del run.system
-    with pytest.raises(ValueError, match=r"no points to draw: .* that simulate returned"):
-        plot_mechanism(run)
-
-
-class Lost(Turning):
-    def points(self, t, q):
-        del t
-        far = jnp.where(q[0] > 2.0, jnp.nan, q[0])
-        return jaxdae.Points({"a": jnp.zeros(2), "b": jnp.stack([far, far])})
-
-
-def test_points_that_are_not_finite_are_named():
-    """From an angle of 2 on, a quarter of pi to a row and an eighth of that between."""
-    words = r"the point 'b' has no finite position at t = 1\.3125 s, and 11 more of the 33 times"
-    with pytest.raises(ValueError, match=words):
-        plot_mechanism(turning_run(Lost()))
+        draw()
 
 
 def test_points_of_another_kind_are_refused():
-    with pytest.raises(TypeError, match=r"NotPoints.points must return jaxdae.Points, .* dict"):
-        plot_path(turning_run(NotPoints()))
-
-
-def test_paths_that_nobody_named():
-    run = turning_run(Untraced())
-    assert legend(plot_path(run, points="b").axes[0]) == ["path of b"]
-    with pytest.raises(ValueError, match=r"there is no path to draw: give points=….* a, b\."):
-        plot_path(run)
-    with pytest.raises(ValueError, match=r"no point is called 'c'; there are: a, b\."):
-        plot_path(run, points=["b", "c"])
-
-
-@pytest.mark.parametrize(
-    ("times", "message"),
-    [
-        (0, "times=0 must be a number of positions, 1 or more, or their times [s]"),
-        (0.5, "times=0.5 must be a number of positions"),
-        ([], "times must be one list of times [s]; got shape (0,)."),
-        ([[0.0]], "times must be one list of times [s]; got shape (1, 1)."),
-        ([0.0, 2.5], "there is no position at t = 2.5 s: the run has rows from t = 0 s to 2 s."),
-        ([-1.0], "there is no position at t = -1 s"),
-        ([np.nan], "there is no position at t = nan s"),
-    ],
-)
-def test_times_outside_of_the_run_are_refused(times, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        plot_mechanism(turning_run(), times=times)
-
-
-def test_runs_without_rows_and_batches_are_refused():
-    run = turning_run(rows=2)
-    run.ts = np.array([np.inf, np.inf])
-    with pytest.raises(ValueError, match="the run failed before its first row"):
-        plot_mechanism(run)
-    run.ts = np.zeros((3, 2))
-    with pytest.raises(ValueError, match="one trajectory is drawn at a time"):
-        plot_path(run)
-    run = turning_run(rows=3)
-    run.ts = np.array([0.0, 1.0, 0.5])
-    with pytest.raises(ValueError, match="times that only increase or only decrease"):
-        plot_path(run)
-
-
-def test_shapes_pass_through_the_rows_to_the_last_bit():
-    run = turning_run(rows=4)
-    run.q = run.q + np.random.default_rng(3).normal(size=run.q.shape)
-    found = shapes.along(run)
-    np.testing.assert_array_equal(found.ts[::8], run.ts)
-    exact = np.asarray(2.0 * jnp.cos(jnp.asarray(run.q[:, 0])))
-    np.testing.assert_allclose(found.places["end"][::8, 0], exact, rtol=1e-15)
+    with pytest.raises(TypeError, match=r"Other.points must return jaxdae.Points, .* dict"):
+        plot_path(turning_run(Other()))

@@ -62,14 +62,6 @@ def test_mechanism_and_cursors_move_with_the_slider(page):
     assert "<title>rod &lt;1&gt;</title>" in page.text
 
 
-def test_names_of_one_place_are_written_once_beside_the_links(page):
-    """At the start the rod lies to the left of its end; half a turn later, to the right."""
-    for i, sides in ((0, ("right", "center")), (-1, ("left", "center"))):
-        points = page.frames[i]["data"][3]
-        assert points["text"] == ["end, same", "pivot", ""]
-        assert points["textposition"][0].split()[1] in sides
-
-
 def test_histories_are_drawn_with_names_and_units(page):
     drawn = {x["name"]: _numbers(x["y"]) for x in page.curves if x.get("meta") == "history"}
     assert {*drawn} == {"angle", "d(angle)/dt"}
@@ -108,29 +100,11 @@ def test_a_system_without_points_has_its_histories_alone(read):
     assert {x.get("meta") for x in page.curves} == {"history", None}
 
 
-def test_what_is_no_page_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"a page is a file \.html; got '.*rod\.gif'\."):
-        save_page(turning_run(), tmp_path / "rod.gif")
-    lost = turning_run(rows=2)
-    lost.ts = np.full(2, np.inf)
-    with pytest.raises(ValueError, match="the run failed before its first row"):
-        save_page(lost, tmp_path / "rod.html")
-
-
 def test_without_plotly_the_page_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'jaxdae\[page\]'"):
         save_page(turning_run(), tmp_path / "rod.html")
-
-
-@pytest.mark.parametrize("option", ["--page", "--open"])
-def test_the_command_needs_plotly_for_a_page(option, monkeypatch, capsys, tmp_path):
-    """Said before the run is made."""
-    monkeypatch.setattr("jaxdae.commands.simulate.find_spec", lambda name: None)  # noqa: ARG005
-    assert cli.main(["simulate", "pendulum", option, "--out", str(tmp_path / "new")]) == 2
-    assert "needs plotly: pip install 'jaxdae[page]'" in capsys.readouterr().err
-    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.slow
@@ -145,3 +119,8 @@ def test_the_command_writes_and_opens_a_page(tmp_path, monkeypatch, capsys):
     assert cli.main([*words, "--open"]) == 0
     assert opened == [(tmp_path / "page.html").as_uri()]
     assert opened[0] in capsys.readouterr().out
+
+
+def test_other_suffixes_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"a page is a file \.html; got '.*rod\.gif'\."):
+        save_page(turning_run(), tmp_path / "rod.gif")

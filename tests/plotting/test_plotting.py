@@ -8,7 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from helpers.figures import FAILURE_TIME, legend, line, stub, texts, TIMES, xy, ylabels
+from helpers.figures import FAILURE_TIME, legend, stub, texts, TIMES, xy, ylabels
 from jaxdae.plotting import (
     plot_comparison,
     plot_energy,
@@ -21,48 +21,6 @@ from jaxdae.plotting import (
 )
 from jaxdae.plotting.style import power_of_ten
 
-NO_LABELS = SimpleNamespace(coordinates=(), units=(), constraints=(), constraint_units=())
-
-
-def test_histories_have_one_axes_per_quantity_and_unit():
-    figure = plot_histories(stub(), title="A beam")
-    assert ylabels(figure) == [
-        "coordinates q [m]",
-        "coordinates q [rad]",
-        "velocities v [m/s]",
-        "velocities v [rad/s]",
-    ]
-    assert [legend(ax) for ax in figure.axes] == [["r"], ["angle"], ["d(r)/dt"], ["d(angle)/dt"]]
-    assert figure.axes[-1].get_xlabel() == "time t [s]"
-    assert figure.get_suptitle() == "A beam"
-
-
-def test_between_rows_histories_are_hermites_cubics():
-    """q = (cos t, 3 + sin t) in eight intervals of 0.25: h^4 / 384 of the fourth derivative."""
-    figure = plot_histories(stub())
-    ts, angle = xy(figure.axes[1], "angle")
-    assert ts.size == 8 * 8 + 1
-    np.testing.assert_allclose(angle, 3.0 + np.sin(ts), atol=0.25**4 / 384)
-    # The slopes of the cubics lose an order: sqrt(3) h^3 / 216.
-    _, speed = xy(figure.axes[3], "d(angle)/dt")
-    np.testing.assert_allclose(speed, np.cos(ts), atol=3**0.5 * 0.25**3 / 216)
-
-
-def test_histories_of_many_rows_are_their_rows():
-    run = stub()
-    ts = np.linspace(0.0, 2.0, 1001)
-    run.ts, run.q, run.v = ts, np.stack([ts, ts], 1), np.ones((1001, 2))
-    np.testing.assert_array_equal(xy(plot_histories(run).axes[0], "r")[0], ts)
-
-
-def test_a_run_of_more_steps_than_rows_says_what_its_histories_cannot_show():
-    run = stub()
-    run.stats = {"num_steps": 40}
-    said = plot_histories(run).axes[0].get_title(loc="left")
-    assert said == "9 rows of a run of 40 steps: motions between rows may be missing"
-    run.stats = {"num_steps": 9}
-    assert plot_histories(run).axes[0].get_title(loc="left") == ""
-
 
 @pytest.mark.parametrize(("start", "said"), [(1.0, "above"), (1e-17, "below")])
 def test_a_start_far_from_the_rest_does_not_take_the_logarithmic_axis(start, said):
@@ -72,57 +30,6 @@ def test_a_start_far_from_the_rest_does_not_take_the_logarithmic_axis(start, sai
     low, high = ax.get_ylim()
     assert 1e-9 < low < 1e-8 < 1e-6 < high < 1e-5
     assert texts(ax) == [f"start {said} the axis: {start:.1e}"]
-
-
-def test_coordinates_without_labels_are_numbered_and_share_axes():
-    figure = plot_histories(stub(labels=NO_LABELS), quantities=["q"])
-    assert ylabels(figure) == ["coordinates q"]
-    assert legend(figure.axes[0]) == ["q1", "q2"]
-
-
-def test_given_labels_replace_those_of_the_system():
-    other = SimpleNamespace(coordinates=("x", "y"), units=("m", "m"))
-    figure = plot_histories(stub(), labels=other, quantities=["q"])
-    assert legend(figure.axes[0]) == ["x", "y"]
-
-
-def test_multipliers_carry_the_names_of_their_constraints():
-    assert legend(plot_histories(stub(), quantities=["multipliers"]).axes[0]) == ["rod", "rail"]
-
-
-@pytest.mark.parametrize("quantity", ["w", "u"])
-def test_a_quantity_the_system_does_not_have_is_said_to_be_none(quantity):
-    figure = plot_histories(stub(), quantities=[quantity])
-    assert texts(figure.axes[0]) == ["none"]
-
-
-def test_a_failed_run_ends_at_a_marked_time():
-    figure = plot_histories(stub(failed=True))
-    for ax in figure.axes:
-        mark = line(ax, "failed after t = 1 s")
-        np.testing.assert_array_equal(mark.get_xdata(), [FAILURE_TIME, FAILURE_TIME])
-    ts, values = xy(figure.axes[0], "r")
-    assert ts[-1] == FAILURE_TIME
-    assert np.isfinite(values).all()
-
-
-def test_a_run_that_succeeded_has_no_mark_even_with_unused_rows():
-    run = stub(failed=True)  # a save of every step pads with inf beyond the last one
-    run.success = np.array(True)
-    assert legend(plot_histories(run).axes[0]) == ["r"]
-
-
-def test_values_that_are_not_finite_at_finite_times_count_as_a_failure():
-    run = stub(failed=True)
-    run.ts, run.success = TIMES, True
-    assert "failed after t = 1 s" in legend(plot_histories(run).axes[0])
-
-
-def test_a_run_without_a_finished_row_is_said_to_have_failed():
-    run = stub(failed=True)
-    run.ts, run.q = np.full_like(TIMES, np.inf), np.full_like(run.q, np.nan)
-    for figure in (plot_histories(run), plot_violation(run), plot_energy(run)):
-        assert "failed before the first row" in legend(figure.axes[0])
 
 
 def test_each_failed_run_of_a_comparison_is_named():
@@ -142,25 +49,6 @@ def test_tuning_shows_loss_and_gradient_norm_on_logarithmic_axes():
     np.testing.assert_array_equal(xy(figure.axes[0], "loss")[1], history["loss"])
 
 
-def test_skipped_steps_are_marked_and_counted():
-    loss = np.array([1.0, np.nan, 0.5, np.nan, 0.2])
-    ax = plot_tuning(SimpleNamespace(loss=loss, skipped=np.isnan(loss))).axes[0]
-    np.testing.assert_array_equal(xy(ax, "skipped steps (2)")[0], [1, 3])
-
-
-def test_steps_are_counted_in_whole_numbers_and_infinite_losses_leave_gaps():
-    figure = plot_tuning({"loss": [np.inf, 1.0, 0.5, 0.25]})
-    figure.draw_without_rendering()
-    ax = figure.axes[0]
-    assert all(tick == round(tick) for tick in ax.get_xticks())
-    assert ax.get_yscale() == "log"
-    assert np.isfinite(ax.get_ylim()).all()
-
-
-def test_several_starts_have_a_line_each():
-    assert legend(plot_tuning({"loss": np.ones((4, 2))}).axes[0]) == ["start 1", "start 2"]
-
-
 def test_series_have_a_panel_each_with_its_scale():
     sigma = np.stack([1.0 + TIMES, 2.0 - 0.5 * TIMES], axis=1)
     panels = {"singular values": sigma, "distance [m]": {"to the boundary": 1.5 - TIMES}}
@@ -169,19 +57,6 @@ def test_series_have_a_panel_each_with_its_scale():
     assert [ax.get_yscale() for ax in figure.axes] == ["log", "linear"]
     assert [legend(ax) for ax in figure.axes] == [["1", "2"], ["to the boundary"]]
     np.testing.assert_array_equal(xy(figure.axes[0], "2")[1], sigma[:, 1])
-
-
-def test_events_are_marked_in_every_panel_and_named_once():
-    figure = plot_series(TIMES, {"a": TIMES, "b": TIMES}, events={"singular": 0.5})
-    for ax in figure.axes:
-        np.testing.assert_array_equal(ax.get_lines()[-1].get_xdata(), [0.5, 0.5])
-    assert [texts(ax) for ax in figure.axes] == [["singular"], []]
-
-
-def test_series_leave_out_rows_without_a_finite_time():
-    run = stub(failed=True)
-    ax = plot_series(run.ts, {"r": {"r": run.q[:, 0]}}).axes[0]
-    np.testing.assert_array_equal(xy(ax, "r")[0], TIMES[TIMES <= FAILURE_TIME])
 
 
 def test_saving_makes_the_folders_and_the_suffix(tmp_path):
@@ -207,22 +82,6 @@ def test_the_package_imports_no_matplotlib_and_plotting_no_pyplot():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1e-11, "10⁻¹¹"),
-        (1.0, "10⁰"),
-        (1.105, "1.105"),
-        (1e3, "10³"),
-        (2e-5, "2·10⁻⁵"),
-        (1.25e2, "1.25·10²"),
-        (0.0, ""),
-    ],
-)
-def test_ticks_of_logarithmic_axes_are_plain_text(value, text):
-    assert power_of_ten(value) == text
 
 
 @pytest.mark.parametrize("loss", [[1.05e-2, 9.9e-3, 9.6e-3, 9.3e-3], [1.11, 1.16, 1.14, 1.05]])
@@ -290,3 +149,36 @@ BATCH = SimpleNamespace(ts=np.stack([TIMES, TIMES]), q=np.zeros((2, TIMES.size, 
 def test_what_cannot_be_drawn_is_refused(draw, message):
     with pytest.raises(ValueError, match=message):
         draw()
+
+
+def test_skipped_steps_are_marked_starts_numbered_and_infinite_losses_leave_gaps():
+    loss = np.array([1.0, np.nan, 0.5, np.inf, 0.2])
+    figure = plot_tuning(SimpleNamespace(loss=loss, skipped=~np.isfinite(loss)))
+    figure.draw_without_rendering()
+    ax = figure.axes[0]
+    np.testing.assert_array_equal(xy(ax, "skipped steps (2)")[0], [1, 3])
+    assert all(tick == round(tick) for tick in ax.get_xticks())
+    assert np.isfinite(ax.get_ylim()).all()
+    assert legend(plot_tuning({"loss": np.ones((4, 2))}).axes[0]) == ["start 1", "start 2"]
+
+
+def test_events_of_series_are_marked_in_every_panel_and_named_once():
+    """Rows without a finite time are left out."""
+    ts = np.where(TIMES <= FAILURE_TIME, TIMES, np.inf)
+    figure = plot_series(ts, {"a": {"r": TIMES}, "b": TIMES}, events={"singular": 0.5})
+    for ax in figure.axes:
+        np.testing.assert_array_equal(ax.get_lines()[-1].get_xdata(), [0.5, 0.5])
+    assert [texts(ax) for ax in figure.axes] == [["singular"], []]
+    np.testing.assert_array_equal(xy(figure.axes[0], "r")[0], TIMES[TIMES <= FAILURE_TIME])
+
+
+def test_ticks_of_logarithmic_axes_are_plain_text():
+    shown = {
+        1e-11: "10⁻¹¹",
+        1.0: "10⁰",
+        1.105: "1.105",
+        2e-5: "2·10⁻⁵",
+        1.25e2: "1.25·10²",
+        0.0: "",
+    }
+    assert {x: power_of_ten(x) for x in shown} == shown

@@ -568,3 +568,46 @@ def test_a_circuit_is_identified_from_noisy_currents():
     for (name, value), deviation in zip(truth.items(), deviations, strict=True):
         assert abs(float(found.params[name]) - value) < 4 * deviation
         assert deviation < 0.02 * value  # the data do determine it
+
+
+# The solver that is taken.
+
+
+@pytest.mark.parametrize(
+    ("dae", "start", "name", "why"),
+    [
+        (Robertson(), ROBERTSON_START, "Rodas5P", "the equations are semi-explicit"),
+        pytest.param(
+            Circle(),
+            (jnp.array([0.0, 1.0]), 1.0),
+            "RadauIIA",
+            "the constraints do not depend on z",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ImplicitRobertson(),
+            jnp.array([1.0, 0.0, 0.0]),
+            "RadauIIA",
+            "the equations are a resid",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["index 1", "index 2", "residual"],
+)
+def test_the_solver_that_suits_the_equations_is_taken_and_named(dae, start, name, why):
+    given = start if isinstance(start, tuple) else (start,)
+    y, z = jaxdae.consistent_start(dae, *given)
+    settings: dict[str, Any] = {"t1": 0.1, "saveat": END, "backend": "plain"}
+    found = jaxdae.solve(dae, y, z, solver="auto", **settings)
+    assert str(found.why_solver).startswith(f"{name}, as {why}")
+    assert why in repr(found)
+    assert found.stored().why_solver == found.why_solver
+    same = jaxdae.solve(dae, y, z, solver=getattr(jaxdae.solvers, name)(), **settings)
+    assert same.why_solver is None
+    for one, other in zip(jax.tree.leaves(found.y), jax.tree.leaves(same.y), strict=True):
+        assert (one == other).all()
+
+
+def test_another_name_of_a_solver_is_refused():
+    with pytest.raises(ValueError, match="solver is 'best'; give 'auto', or a solver such as"):
+        jaxdae.solve(Growth(), 1.0, 1.0, t1=0.1, solver="best")

@@ -38,18 +38,6 @@ def one_run(**settings):
     return simulate(PENDULUM, gains([5.0, 20.0]), START, **run)
 
 
-@pytest.mark.slow
-def test_integrated_violation_is_the_trapezoidal_rule():
-    run = one_run()
-    phi, phi_dot = np.asarray(run.violation.phi), np.asarray(run.violation.phi_dot)
-    density = 2.0 * (phi**2).sum(1) + 3.0 * (phi_dot**2).sum(1)
-    expected = np.trapezoid(density, run.ts)
-    # Sums of thirty positive terms in another order.
-    np.testing.assert_allclose(
-        IntegratedViolation(2.0, 3.0, from_start=True)(run), expected, rtol=1e-12
-    )
-
-
 def made_up(**columns) -> Any:
     """A trajectory of given columns."""
     return SimpleNamespace(success=jnp.array(True), **columns)
@@ -69,81 +57,48 @@ def test_integrated_violation_from_the_start_or_after_it(from_start):
     np.testing.assert_allclose(IntegratedViolation(from_start=from_start)(run), expected, 1e-13)
 
 
-def test_by_default_every_constraint_counts_at_the_level_at_which_it_is_declared():
-    """A user means that residuals shall be small, and can change neither the start nor its rate."""
+def test_every_constraint_counts_at_its_level_and_at_both_where_a_time_joins_them():
+    """Neither the start nor its rate can be changed, and neither counts."""
     ts = jnp.array([0.0, 0.5, 0.7])
     phi, g = jnp.array([[9.0], [0.2], [0.1]]), jnp.array([[9.0], [0.3], [0.4]])
-    run = made_up(ts=ts, violation=Violation(phi=phi, phi_dot=jnp.hstack([100 * phi, g])))
+    run = made_up(ts=ts, violation=Violation(phi=phi, phi_dot=jnp.hstack([5.0 * phi, g])))
     expected = 0.5 * (0.2**2 + 0.3**2) + 0.2 * (0.1**2 + 0.4**2)
     np.testing.assert_allclose(IntegratedViolation()(run), expected, rtol=1e-13)
     # With the square of a time of 0.01 s the rates come to the unit of the residuals.
     weighted = IntegratedViolation(velocity=jnp.array([1e-4, 1.0]))(run)
-    twice = expected + 0.5 * 0.2**2 + 0.2 * 0.1**2
+    twice = expected + 1e-4 * 25 * (0.5 * 0.2**2 + 0.2 * 0.1**2)
     np.testing.assert_allclose(weighted, twice, rtol=1e-13)
+    # The second constraint has one level.
+    at_ends = [x**2 + 0.1**2 * ((5 * x) ** 2 + y**2) for x, y in ((0.2, 0.3), (0.1, 0.4))]
+    joined = IntegratedViolation.at_both_levels(0.1)(run)
+    np.testing.assert_allclose(joined, 0.5 * at_ends[0] + 0.2 * at_ends[1], rtol=1e-13)
 
 
-def test_tracking_error_integrates_the_squared_distance():
+def test_tracking_error_integrates_the_squared_distance(controlled):
     cost = TrackingError(lambda t, _q, _v: t * jnp.ones(1), lambda _t: jnp.zeros(1), weight=2.0)
     # The trapezoidal rule errs by h^2 / 12 times the difference of the end slopes of 2 t^2.
     exact, error = 2 * 0.3**3 / 3, 0.01**2 / 12 * 4 * 0.3
-    np.testing.assert_allclose(cost(one_run()), exact + error, rtol=1e-12)
+    np.testing.assert_allclose(cost(controlled), exact + error, rtol=1e-12)
 
 
-def constant_input(*_):
-    return jnp.array([3.0, 1.0])
+@pytest.fixture(scope="module")
+def controlled():
+    return one_run(controller=lambda *_: jnp.array([3.0, 1.0]))
 
 
 @pytest.mark.parametrize("weight", [2.0, jnp.array([2.0, 2.0])])
-def test_control_effort_integrates_the_weighted_input(weight):
-    run = one_run(controller=constant_input)
+def test_control_effort_integrates_the_weighted_input(weight, controlled):
     # A constant integrand: the trapezoidal rule is exact.
-    np.testing.assert_allclose(ControlEffort(weight)(run), 2.0 * 10.0 * 0.3, rtol=1e-12)
-
-
-def input_run(u):
-    """Two seconds under inputs given at 0, 1 and 2."""
-    return made_up(ts=jnp.arange(3.0), u=u)
-
-
-def test_control_effort_needs_an_array_and_a_weight_that_fits():
-    with pytest.raises(ValueError, match=r"controller returns a dict, not an array; let it return"):
-        ControlEffort()(input_run({"torque": jnp.ones(3)}))
-    with pytest.raises(ValueError, match=r"weight has shape \(2,\), which does not fit 3 inputs"):
-        ControlEffort(jnp.ones(2))(input_run(jnp.ones((3, 3))))
-    with pytest.raises(ValueError, match=r"does not fit 1 inputs; give a scalar or a vector of 1"):
-        ControlEffort(jnp.ones(2))(input_run(jnp.ones(3)))
-
-
-def test_control_effort_needs_a_controller():
-    with pytest.raises(ValueError, match="no controller, so there is no effort"):
-        ControlEffort()(one_run())
+    np.testing.assert_allclose(ControlEffort(weight)(controlled), 2.0 * 10.0 * 0.3, rtol=1e-12)
 
 
 @pytest.mark.slow
-def test_energy_drift_falls_with_the_step():
-    # A drift of order 4 or 5 is squared: halving the step divides the cost by 2^8 or more.
-    coarse, fine = (EnergyDrift()(one_run(dt=dt)) for dt in (0.02, 0.01))
-    assert 0 < fine < coarse / 2**7
-
-
-def test_a_weighted_sum_is_the_sum():
-    run, parts = one_run(), (IntegratedViolation(), EnergyDrift())
-    total = WeightedSum(((2.0, parts[0]), (0.5, parts[1])))(run)
-    np.testing.assert_allclose(total, 2.0 * parts[0](run) + 0.5 * parts[1](run), rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_the_cost_of_a_failed_run_is_nan():
-    cost = IntegratedViolation()
-    assert np.isnan(cost(one_run(dt=None, solver=None, max_steps=3, throw=False)))
-
-
-@pytest.mark.slow
-def test_unused_rows_count_nothing():
+def test_unused_rows_count_nothing_and_failed_runs_cost_nan():
     adaptive = {"dt": None, "solver": diffrax.Tsit5(), "max_steps": 64}
     saved = one_run(saveat=diffrax.SaveAt(t0=True, steps=True), **adaptive)
     used = np.isfinite(saved.ts)
     assert 1 < used.sum() < used.size
+    assert np.isnan(IntegratedViolation()(one_run(**adaptive | {"max_steps": 3}, throw=False)))
     phi, phi_dot = (np.asarray(x)[used] for x in (saved.violation.phi, saved.violation.phi_dot))
     density = 2.0 * (phi**2).sum(1) + 3.0 * (phi_dot**2).sum(1)
     expected = np.trapezoid(density, np.asarray(saved.ts)[used])
@@ -153,7 +108,7 @@ def test_unused_rows_count_nothing():
     )
 
 
-SQUARES = [
+SQUARES: list[Any] = [
     IntegratedViolation(),
     IntegratedViolation(jnp.array([2.0]), 3.0, from_start=True),
     IntegratedViolation.at_both_levels(0.1),
@@ -165,17 +120,14 @@ SQUARES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def controlled():
-    return one_run(controller=constant_input)
-
-
-@pytest.mark.parametrize("cost", SQUARES)
-def test_a_cost_is_the_sum_of_the_squares_of_its_residuals(cost: Any, controlled):
-    residuals = cost.residuals(controlled)
-    assert residuals.ndim == 1
-    # The same positive terms: round-off of roots and squares, and of sums in another order.
-    np.testing.assert_allclose(np.sum(residuals**2), cost(controlled), rtol=1e-11)
+def test_a_cost_is_the_sum_of_the_squares_of_its_residuals(controlled):
+    for cost in SQUARES:
+        residuals = cost.residuals(controlled)
+        assert residuals.ndim == 1
+        # The same positive terms: round-off of roots and squares, and of sums in another order.
+        np.testing.assert_allclose(np.sum(residuals**2), cost(controlled), rtol=1e-11)
+    parts = 2.0 * SQUARES[0](controlled) + 0.5 * SQUARES[-2](controlled)
+    np.testing.assert_allclose(SQUARES[-1](controlled), parts, rtol=1e-12)
 
 
 def test_a_weighted_sum_has_residuals_only_where_its_terms_do():
@@ -190,45 +142,42 @@ def test_a_weighted_sum_has_residuals_only_where_its_terms_do():
         _ = WeightedSum(((-1.0, EnergyDrift()),)).residuals
 
 
-def test_both_levels_are_joined_by_a_time():
-    ts = jnp.array([0.0, 0.5, 0.7])
-    phi, g = jnp.array([[9.0], [0.2], [0.1]]), jnp.array([[9.0], [0.3], [0.4]])
-    run = made_up(ts=ts, violation=Violation(phi=phi, phi_dot=jnp.hstack([5.0 * phi, g])))
-    cost = IntegratedViolation.at_both_levels(0.1)
-    # The second constraint has one level.
-    at_ends = [x**2 + 0.1**2 * ((5 * x) ** 2 + y**2) for x, y in ((0.2, 0.3), (0.1, 0.4))]
-    np.testing.assert_allclose(cost(run), 0.5 * at_ends[0] + 0.2 * at_ends[1], rtol=1e-13)
+def rows(count, columns=1, **more):
+    """Times of one second, with violations of one in so many columns at velocity level."""
+    ones = jnp.ones((count, 1)), jnp.ones((count, columns))
+    return made_up(ts=jnp.arange(float(count)), violation=Violation(*ones), **more)
 
 
-@pytest.mark.parametrize("time_scale", [0.0, -1.0, np.inf, np.nan])
-def test_a_time_scale_is_a_positive_time(time_scale):
-    with pytest.raises(ValueError, match=r"time_scale is .*, must be a positive time"):
-        IntegratedViolation.at_both_levels(time_scale)
+WRONG = [
+    (lambda: ControlEffort()(rows(3, u={"torque": jnp.ones(3)})), "returns a dict, not an array"),
+    (
+        lambda: ControlEffort(jnp.ones(2))(rows(3, u=jnp.ones((3, 3)))),
+        "does not fit 3 inputs; give",
+    ),
+    (lambda: ControlEffort()(rows(3, u=None)), "no controller, so there is no effort"),
+    (lambda: ControlEffort(jnp.array([1.0, -2.0])), r"weight has .* -\d.*must not be negative"),
+    (
+        lambda: IntegratedViolation.at_both_levels(np.nan),
+        "time_scale is nan, must be a positive ti",
+    ),
+    (lambda: IntegratedViolation(jnp.ones(2))(rows(3)), r"shape \(2,\), .* 1 position constraints"),
+    (
+        lambda: IntegratedViolation(velocity=jnp.ones(1))(rows(3, 2)),
+        r"velocity has shape \(1,\), .* 2 residuals at velocity",
+    ),
+    (lambda: IntegratedViolation()(rows(1)), "has 1 of them, and would always be zero"),
+]
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({"position": jnp.ones(2)}, r"position has shape \(2,\), .* 1 position constraints"),
-        ({"velocity": jnp.ones(1)}, r"velocity has shape \(1,\), .* 2 residuals at velocity"),
-    ],
-)
-def test_weights_fit_the_constraints(weights, message):
-    violation = Violation(phi=jnp.ones((3, 1)), phi_dot=jnp.ones((3, 2)))
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_what_makes_no_cost_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
-        IntegratedViolation(**weights)(made_up(ts=jnp.arange(3.0), violation=violation))
+        call()
 
 
-@pytest.mark.parametrize("weight", [-1.0, jnp.array([1.0, -2.0])])
-def test_effort_cannot_be_a_gain(weight):
-    with pytest.raises(ValueError, match=r"weight has .* -\d.*must not be negative"):
-        ControlEffort(weight)
-
-
-def test_one_saved_time_makes_no_integral():
-    violation = Violation(phi=jnp.ones((1, 1)), phi_dot=jnp.ones((1, 1)))
-    with pytest.raises(ValueError, match="has 1 of them, and would always be zero"):
-        IntegratedViolation()(made_up(ts=jnp.ones(1), violation=violation))
+def test_energy_drift_is_the_square_of_what_has_changed():
+    run = rows(3, energy=jnp.array([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(EnergyDrift()(run), 0.5 * (0 + 1) + 0.5 * (1 + 4), rtol=1e-13)
 
 
 def test_a_run_backward_in_time_costs_as_much():

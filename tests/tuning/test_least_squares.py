@@ -27,7 +27,7 @@ def misra(b):
 
 
 # From the last the loss does not fall any more while the parameters have seven digits.
-@pytest.mark.parametrize("start", [[500.0, 1e-4], [250.0, 5e-4], [240.0, 5.4e-4]])
+@pytest.mark.parametrize("start", [[500.0, 1e-4], [240.0, 5.4e-4]])
 def test_a_certified_regression_is_solved_to_its_digits(start):
     result = tune(LeastSquares(misra), jnp.array(start), steps=100)
     assert result.stop_reason == "converged"
@@ -35,10 +35,6 @@ def test_a_certified_regression_is_solved_to_its_digits(start):
     # Ten of eleven certified digits of the sum; the parameters, at whose optimum it is flat, eight.
     np.testing.assert_allclose(result.loss, SUM_OF_SQUARES, rtol=1e-10)
     np.testing.assert_allclose(result.params, CERTIFIED, rtol=1e-8)
-
-
-def test_the_jacobian_at_the_solution_gives_the_certified_standard_deviations():
-    result = tune(LeastSquares(misra), jnp.array([250.0, 5e-4]), steps=100)
     assert result.residuals is not None
     assert result.jacobian is not None
     np.testing.assert_allclose(result.residuals, misra(result.params), rtol=1e-9, atol=1e-12)
@@ -115,7 +111,6 @@ def test_a_user_s_gauss_newton_without_a_search_is_halved_where_it_is_not_finite
 @pytest.mark.parametrize(
     "solver",
     [
-        optx.LevenbergMarquardt(rtol=1e-8, atol=1e-8),
         optx.Dogleg(rtol=1e-8, atol=1e-8),
         optx.BFGS(rtol=1e-8, atol=1e-8),
         optx.NonlinearCG(rtol=1e-8, atol=1e-8),
@@ -126,11 +121,6 @@ def test_solvers_of_optimistix_run(solver):
     mild = LeastSquares(lambda x: jnp.array([2 * (x[1] - x[0] ** 2), 1 - x[0]]))
     result = tune(mild, jnp.array([0.5, 0.0]), optimizer=solver, steps=200)
     np.testing.assert_allclose(result.params, 1.0, rtol=1e-4)
-
-
-def test_a_solver_that_cannot_be_driven_is_refused():
-    with pytest.raises(ValueError, match=r"NelderMead of optimistix cannot be driven here.*BFGS"):
-        tune(LeastSquares(misra), jnp.ones(2), optimizer=optx.NelderMead(rtol=1e-3, atol=1e-3))
 
 
 # Those that end at a minimum that is no zero, where the one residual's derivative vanishes.
@@ -223,22 +213,21 @@ def test_the_kind_of_objective_decides_and_it_is_said(objective, size, name, why
     assert why in method
 
 
-def test_least_squares_without_residuals_are_refused():
-    with pytest.raises(ValueError, match="Levenberg-Marquardt needs residuals, and the objective"):
-        tune(lambda x: jnp.sum(x**2), jnp.ones(2), optimizer="lm")
-
-
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("objective", "optimizer", "message"),
     [
-        (lambda x: x > 0, r"`residuals` returned bool\[2\], needs a vector"),
-        (lambda x: x[:0], r"`residuals` returned float64\[0\], needs a vector"),
+        (LeastSquares(lambda x: x > 0), None, r"`residuals` returned bool\[2\], needs a vector"),
+        (LeastSquares(lambda x: x[:0]), "lm", r"`residuals` returned float64\[0\], needs a vector"),
+        (sum, "lm", "Levenberg-Marquardt needs residuals, and the objective, a builtin"),
+        (
+            LeastSquares(misra), optx.NelderMead(rtol=1e-3, atol=1e-3),
+            "NelderMead of optimistix cannot be driven here.*BFGS",
+        ),
     ],
-)
-@pytest.mark.parametrize("optimizer", ["lm", None])
-def test_residuals_that_are_none_are_refused(function, message, optimizer):
+)  # fmt: skip
+def test_what_makes_no_least_squares_is_refused(objective, optimizer, message):
     with pytest.raises(ValueError, match=message):
-        tune(LeastSquares(function), jnp.ones(2), optimizer=optimizer)
+        tune(objective, jnp.ones(2), optimizer=optimizer)
 
 
 def test_residuals_of_subclasses_alone_are_not_asked_for():
@@ -261,15 +250,14 @@ def test_a_bound_that_is_reached_is_pointed_out():
     np.testing.assert_allclose(result.params, 1.0, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["lm", pytest.param("l-bfgs", marks=pytest.mark.slow)])
-def test_derivatives_that_are_wrong_are_pointed_out(name):
+def test_derivatives_that_are_wrong_are_pointed_out():
     @jax.custom_jvp
     def wrong(x):
         return x - 1.0
 
     wrong.defjvp(lambda primals, tangents: (primals[0] - 1.0, -tangents[0]))
     with pytest.warns(UserWarning, match="no step lowers the loss any more, although.*promises"):
-        result = tune(LeastSquares(wrong), jnp.array([3.0]), optimizer=name, steps=200)
+        result = tune(LeastSquares(wrong), jnp.array([3.0]), steps=200)
     assert result.stop_reason == "stalled"
     assert result.loss == result.initial_loss == 4.0
 
@@ -295,14 +283,6 @@ def test_a_result_is_not_lost_because_its_certificate_fails():
         result = tune(Uncertain(), jnp.array([-1.2, 1.0]), steps=60)
     assert result.certificate is None
     assert result.stop_reason == "converged"
-
-
-@pytest.mark.slow
-def test_a_callback_that_stops_is_in_words():
-    stop = tune(
-        LeastSquares(rosenbrock), jnp.array([-1.2, 1.0]), callback=lambda info: info.step == 3
-    )
-    assert (stop.stop_reason, stop.ending) == ("callback", "the callback returned True")
 
 
 def test_residuals_that_are_all_round_off_have_converged():

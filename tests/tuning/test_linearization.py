@@ -7,14 +7,8 @@ import pytest
 
 from jaxdae.tuning.linearization import shortened, triangle
 
-# Fewer residuals than parameters, one more, a few, and several levels of blocks with rest.
-SIZES = {
-    "wide": (2, 4),
-    "as many": (4, 4),
-    "one more": (5, 4),
-    "tall": (99, 4),
-    "blocks": (5003, 4),
-}
+# Fewer residuals than parameters, one more, and several levels of blocks with rest.
+SIZES = {"wide": (2, 4), "one more": (5, 4), "blocks": (5003, 4)}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -38,7 +32,7 @@ def test_a_short_form_has_the_norm_and_linearization_of_the_long_one(rng, size, 
         np.testing.assert_allclose(found, np.linalg.norm(residuals + jacobian @ dx), rtol=round_off)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 48, 49, 777])
+@pytest.mark.parametrize("rows", [3, 49, 777])
 def test_blocks_have_the_singular_values_of_all(rng, rows):
     """By both libraries, and of several matrices at once."""
     matrix = rng.normal(size=(2, rows, 3))

@@ -32,26 +32,24 @@ def reverse():
     return tune(distance, PARAMS, steps=400)
 
 
-@pytest.mark.slow
-def test_the_minimum_is_found(reverse):
+def test_the_minimum_is_found_and_told(reverse):
     # The minimum is smooth and round: what is left of the distance is the root of the loss's 1e-13.
     assert reverse.loss < 1e-10 * reverse.initial_loss
     np.testing.assert_allclose(reverse.params["gain"], 5.0, rtol=1e-5)
     np.testing.assert_allclose(reverse.params["plain"], 2.5, rtol=1e-5)
-
-
-def test_the_best_parameters_have_the_best_loss(reverse):
     assert reverse.loss == reverse.history.loss.min()
     # The same operations in another program: fused differently, round-off of a sum of eight.
-    np.testing.assert_allclose(distance(reverse.params), reverse.loss, rtol=1e-10)
     np.testing.assert_allclose(distance(resolve(reverse.raw)), reverse.loss, rtol=1e-10)
-
-
-def test_the_history_has_a_row_for_each_evaluation(reverse):
-    assert reverse.steps == 400
-    assert reverse.history.loss.shape == (401,)
-    assert reverse.histories.loss.shape == (401, 1)
     np.testing.assert_allclose(reverse.initial_loss, distance(resolve(PARAMS)), rtol=1e-12)
+    assert (reverse.steps, reverse.history.loss.shape) == (400, (401,))
+    assert reverse.histories.loss.shape == (401, 1)
+    text = reverse.summary()
+    assert f"{reverse.initial_loss:.6g} -> {reverse.loss:.6g}" in text
+    assert "400 (0 skipped), 401 evaluations\n" in text
+    assert "stopped     steps: all steps were made" in text
+    assert "Adam with a falling rate, because the objective offers no residuals" in text
+    assert "['gain']: [20, 10] -> " in text
+    assert "held" not in text
 
 
 def test_forward_and_reverse_mode_take_the_same_way(reverse):
@@ -82,11 +80,9 @@ def test_the_objective_is_traced_once():
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_the_best_loss_is_exact_whatever_the_precision_of_the_objective(dtype):
-    scale = jnp.array(0.1, dtype)
-    result = tune(lambda p: scale * p.astype(dtype) ** 2, jnp.array(1.3, jnp.float32), steps=5)
-    assert result.loss == result.history.loss[-1] == dtype(result.loss)
+def test_the_best_loss_is_exact_in_the_precision_of_the_objective():
+    result = tune(lambda p: jnp.float32(0.1) * p**2, jnp.array(1.3, jnp.float32), steps=5)
+    assert result.loss == result.history.loss[-1] == jnp.float32(result.loss)
 
 
 def wall(x):
@@ -127,11 +123,6 @@ def test_where_the_optimizer_overflows_a_short_gradient_step_is_taken():
     points = np.array([1.0, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.405, 0.3645])
     np.testing.assert_allclose(result.history.loss[:11], points**2, rtol=1e-13)
     assert result.params < 0.3645
-
-
-def test_an_objective_that_fails_everywhere_at_first_is_an_error():
-    with pytest.raises(ValueError, match=r"first evaluation failed at all 3 starts \(loss nan"):
-        tune(lambda x: x * jnp.nan, jnp.array(1.0), starts=3)
 
 
 def two_wells(x):
@@ -199,7 +190,7 @@ def test_a_callback_sees_each_evaluation_and_may_stop():
         return info.step == 3
 
     result = tune(lambda x: x**2, Positive(1.0), steps=50, callback=stop_at_three)
-    assert result.stop_reason == "callback"
+    assert (result.stop_reason, result.ending) == ("callback", "the callback returned True")
     assert [info.step for info in seen] == [0, 1, 2, 3]
     assert seen[-1].best_loss == result.loss
     assert seen[-1].params == result.params
@@ -211,16 +202,6 @@ def test_no_steps_evaluate_once():
     assert result.loss == result.initial_loss == 9.0
     assert result.steps == 0
     assert result.stop_reason == "steps"
-
-
-def test_the_summary_tells_losses_counts_and_changed_parameters(reverse):
-    text = reverse.summary()
-    assert f"{reverse.initial_loss:.6g} -> {reverse.loss:.6g}" in text
-    assert "400 (0 skipped), 401 evaluations\n" in text
-    assert "stopped     steps: all steps were made" in text
-    assert "Adam with a falling rate, because the objective offers no residuals" in text
-    assert "['gain']: [20, 10] -> " in text
-    assert "held" not in text
 
 
 def test_the_progress_bar_shows_loss_and_skipped_steps(capfd):
@@ -249,9 +230,8 @@ REFUSED = [
     (lambda x: x**2, jnp.array(1.0), {"starts": 0}, "starts is 0, must be at least 1"),
     (lambda x: x**2, jnp.array(1.0), {"mode": "both"}, 'mode is "both", must be'),
     (lambda x: x**2, jnp.array(1.0), {"resume": True}, "need the file: give `checkpoint`"),
+    (never, jnp.array(1.0), {"checkpoint": "x", "resume": True, "overwrite": True}, "contradict"),
     (never, jnp.array(1.0), {"tolerance": -1e-8}, "tolerance is -1e-08, must be between 0 and 1"),
-    (never, jnp.array(1.0), {"tolerance": "1e-8"}, "tolerance is '1e-8', must be between 0 and 1"),
-    (never, jnp.array(1.0), {"tolerance": np.nan}, "tolerance is nan, must be between 0 and 1"),
     (Moded(), jnp.array(1.0), {"mode": "reverse"}, 'objective is built for "forward"'),
     (
         never,
@@ -261,11 +241,9 @@ REFUSED = [
     ),
     (never, jnp.array(1.0), {"optimizer": optax.adam}, r"optimizer is adam.*optax.adam\(0.05\)"),
     (never, jnp.array(1.0), {"steps": 10.0}, r"steps is 10.0, must be an integer; round it"),
-    (never, jnp.array(1.0), {"steps": "10"}, "steps is '10', must be an integer"),
-    (never, jnp.array(1.0), {"starts": 2.5}, "starts is 2.5, must be an integer"),
-    (never, jnp.array(1.0), {"checkpoint_every": 0.5}, "checkpoint_every is 0.5, must be an int"),
     (never, jnp.array(1.0), {"callback": True}, "callback is a bool, must be a function"),
     (jnp.array(1.0), lambda x: x, {}, r"objective is a .*must be a function.*another order"),
+    (lambda x: x * jnp.nan, jnp.array(1.0), {"starts": 3}, r"failed at all 3 starts \(loss nan"),
 ]
 
 
@@ -275,7 +253,6 @@ def test_a_call_that_makes_no_sense_is_refused(objective, params, settings, mess
         tune(objective, params, **settings)
 
 
-@pytest.mark.parametrize("settings", [{}, {"resume": True}, {"overwrite": True}])
-def test_a_folder_is_no_checkpoint(tmp_path, settings):
+def test_a_folder_is_no_checkpoint(tmp_path):
     with pytest.raises(IsADirectoryError, match=r"is a folder; give the name of a file.*run\.ckpt"):
-        tune(never, jnp.array(1.0), checkpoint=tmp_path, **settings)
+        tune(never, jnp.array(1.0), checkpoint=tmp_path)

@@ -1,6 +1,5 @@
 """Mean, worst and conditional value at risk of the costs of a batch."""
 
-import re
 from typing import Any
 
 import jax
@@ -10,12 +9,12 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from jaxdae.tuning import CVaR
-from jaxdae.tuning.risk import at_risk, check_risk, is_mean
+from jaxdae.tuning.risk import at_risk, is_mean
 
 COSTS = jnp.array([3.0, 0.5, 8.0, 1.0, 2.0, 0.1, 4.0])
 
 
-@pytest.mark.parametrize("fraction", [0.01, 1 / 7, 0.3, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize("fraction", [0.01, 1 / 7, 0.3, 1.0])
 def test_cvar_is_the_minimum_of_rockafellar_and_uryasev(fraction):
     def auxiliary(a):
         return a + np.mean(np.maximum(np.asarray(COSTS) - a, 0.0)) / fraction
@@ -35,10 +34,9 @@ def test_a_fraction_of_one_is_the_mean_and_the_least_is_the_worst():
     assert not is_mean(CVaR(0.9))
 
 
-@pytest.mark.parametrize("risk", ["mean", "worst", CVaR(0.3)])
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_one_bad_cost_makes_all_of_it_bad(risk, bad):
-    assert not np.isfinite(at_risk(COSTS.at[3].set(bad), risk))
+def test_one_bad_cost_makes_all_of_it_bad():
+    for risk in ("mean", "worst", CVaR(0.3)):
+        assert not np.isfinite(at_risk(COSTS.at[3].set(np.nan), risk))
 
 
 @pytest.mark.parametrize("risk", ["worst", CVaR(0.35)])
@@ -52,19 +50,12 @@ def test_gradients_agree_in_both_modes_and_with_differences(risk):
     np.testing.assert_allclose(np.sum(forward), 1.0, rtol=1e-14)
 
 
-@pytest.mark.parametrize("fraction", [0, -0.1, 1.5, np.nan])
-def test_a_fraction_is_above_zero_and_at_most_one(fraction):
-    with pytest.raises(ValueError, match=r"fraction is .*, must be above 0 and at most 1; take"):
-        CVaR(fraction)
-
-
-@pytest.mark.parametrize("fraction", ["tail", True, 0.5j, np.complex128(0.5), None])
-def test_a_fraction_is_a_number(fraction):
-    with pytest.raises(TypeError, match=f"fraction is {re.escape(repr(fraction))}, must be a numb"):
-        CVaR(fraction)
-
-
-@pytest.mark.parametrize("risk", ["best", None, 0.1])
-def test_another_risk_is_refused(risk):
-    with pytest.raises(ValueError, match=r'must be "mean", "worst" or CVaR\(fraction\)'):
-        check_risk(risk)
+def test_what_is_no_risk_is_refused():
+    for fraction in (0, 1.5, np.nan):
+        with pytest.raises(
+            ValueError, match=r"fraction is .*, must be above 0 and at most 1; take"
+        ):
+            CVaR(fraction)
+    for fraction in ("tail", True, 0.5j):
+        with pytest.raises(TypeError, match=f"fraction is {fraction!r}, must be a number"):
+            CVaR(fraction)

@@ -57,9 +57,8 @@ def test_the_default_for_other_objectives_ends_without_an_oscillation(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["l-bfgs", "slsqp", "trust-constr"])
-def test_minimizers_find_what_least_squares_find(objective, least_squares, name):
+def test_a_minimizer_finds_what_least_squares_find(objective, least_squares):
     """From gains that are ten per cent smaller."""
     away = jax.tree.map(lambda x: x - 0.1, least_squares.raw)
-    result = tune(Logarithm(objective), away, optimizer=name, steps=80)
+    result = tune(Logarithm(objective), away, optimizer="l-bfgs", steps=80)
     np.testing.assert_allclose(result.loss, np.log(least_squares.loss), atol=np.log(1.05))

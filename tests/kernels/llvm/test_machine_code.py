@@ -322,15 +322,3 @@ def test_the_width_is_that_of_the_registers_and_128_bits_where_they_are_unknown(
     monkeypatch.setattr(machine_code, "_features", lambda: features)
     assert machine_code.host_width(64) == width
     assert machine_code.host_width(32) == 2 * width
-
-
-def test_vectors_wider_than_the_registers_are_taken_apart(monkeypatch):
-    """So that no kernel needs more of a processor than it has."""
-    width = 4 * machine_code.host_width(64)
-    monkeypatch.setattr(machine_code, "host_width", lambda bits: 64 // bits * width)
-    x = jnp.linspace(0, 3, 2 * width + 1)
-    made = module(jnp.sin, Axes(x.shape, (True,)))
-    assert f"<{width} x double>" in made.text
-    name = machine_code.register(made)
-    found = jax.jit(jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype)))(x)
-    np.testing.assert_allclose(found, np.sin(x), rtol=1e-15)
