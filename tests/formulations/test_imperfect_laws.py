@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
-from scipy.optimize import brentq, newton
+from scipy.optimize import newton
 
 import jaxdae
 from jaxdae import RealizingForces, simulate, State
@@ -90,32 +89,6 @@ def test_an_oscillator_with_a_late_damper_moves_by_the_root_of_its_quasi_polynom
     assert 1e-3 < errors[0] < 0.1
     assert errors[1] < 1e-2 * errors[0]
     assert errors[2] < 1e-8
-
-
-def roots(law, spring=0.0):
-    """Of the linear motion with a law."""
-    formulation, system = RealizingForces(law), Held(spring)
-    y = formulation.init(system, jnp.zeros(()), State([0.0], [0.0]))
-    flat, unravel = ravel_pytree(y)
-    rate = lambda x: ravel_pytree(  # noqa: E731
-        formulation.vector_field(system, jnp.zeros(()), unravel(x), None)
-    )[0]
-    return np.linalg.eigvals(np.asarray(jax.jacfwd(rate)(flat)))
-
-
-def test_a_late_damper_is_unstable_from_a_quarter_of_its_period_on():
-    """`v' = -k v(t - delay)` loses stability where `k delay = pi / 2`."""
-
-    def largest(k):
-        """But for one root that is zero: the place of the mass does not matter."""
-        growth = np.sort(roots(DelayedLaw(LinearLaw(float(k)), DELAY)).real)
-        return growth[-1] if growth[-1] > 1e-9 else growth[-2]
-
-    limit = float(brentq(largest, 1.0, 4.0, xtol=1e-9))  # pyright: ignore[reportArgumentType]
-    # Pade's error at `w delay = pi / 2` is 1e-9 for six terms.
-    assert limit * DELAY == pytest.approx(np.pi / 2, rel=1e-7)
-    found = roots(DelayedLaw(LinearLaw(K), DELAY), SPRING)
-    assert np.abs(found - ROOT).min() < 1e-7
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 
 import jaxdae
 from jaxdae import Baumgarte, LinearStabilization, Multipliers, State
+from jaxdae.models import ChaplyginSleigh
 from jaxdae.systems import constraint_residuals
 from jaxdae.tuning.parametrizations import Positive
 
@@ -75,9 +76,9 @@ def test_any_callable_is_a_stabilization(everything, rng):
     np.testing.assert_allclose(change.phi_dot, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_velocity_constraints_alone_need_only_gamma(sleigh, flow):
+def test_velocity_constraints_alone_need_only_gamma(flow):
     """Baumgarte(Gamma=…): the slip of a sleigh, which has no position constraints, decays so."""
-    state = State(jnp.array([0.0, 0.0, 0.4]), jnp.array([1.0, 0.8, 0.5]))
+    sleigh, state = ChaplyginSleigh(), State(jnp.array([0.0, 0.0, 0.4]), jnp.array([1.0, 0.8, 0.5]))
     formulation = Multipliers(Baumgarte(Gamma=7.0))
     formulation.check(sleigh, state)
     _, rate, _ = flow(sleigh, formulation, state)

@@ -148,8 +148,3 @@ class Governor(jaxdae.System):
         """Arms half open, the shaft turning at 8 rad/s."""
         q = jnp.stack([jnp.zeros(()), jnp.asarray(0.5), 2 * self.length * jnp.cos(0.5)])
         return jaxdae.State(q, jnp.array([8.0, 0.0, 0.0]))
-
-
-def octahedron_energy() -> float:
-    """Least potential of six particles: twelve edges `sqrt 2`, three diagonals 2."""
-    return -9 * np.log(2.0)

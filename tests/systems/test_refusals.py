@@ -42,9 +42,6 @@ DECLARATIONS = [
     (energy(lambda _: 3), r"potential_energy returned integers.* return floating-point"),
     (energy(lambda q: q[0] > 0), r"returned booleans \(bool\).*jnp\.where\(condition, a, b\)"),
     (energy(lambda q: q[0] * 1j), r"potential_energy returned complex numbers.*jnp\.real"),
-    (constraint(lambda _: jnp.array([0])), "position_constraints returned integers"),
-    (constraint(lambda q: q[:1] > 0), "position_constraints returned booleans"),
-    (constraint(lambda q: 1j * q), "position_constraints returned complex numbers"),
     (constraint(lambda q: [q @ q]), r"returned a list; expected a vector.*jnp\.stack"),
     (constraint(lambda _: jnp.ones((1, 1))), r"returned shape \(1, 1\); expected a vector"),
     (energy(lambda q: np.sin(q[0])), r"line \d+ of test_refusals.*np\.sin.*jnp\.sin for np\.sin"),
@@ -67,14 +64,12 @@ DECLARATIONS = [
         energy(lambda q: q[-3]),
         r"reads entry -3 of 2 \(they count from 0\), for which JAX takes the",
     ),
-    (energy(lambda q: jnp.outer(q, q)[0, 2]), "reads entry 2 of 2"),
     (energy(lambda q: jax.jit(lambda q, i: q[i])(q, 4)), "reads entry 4 of 2"),
     (energy(lambda q: jnp.sum(q[jnp.array([0, 3])])), "reads entry 3 of 2"),
     (
         energy(lambda q: jax.lax.fori_loop(0, 2, lambda i, x: x + q[i] * q[6], 0.0)),
         "reads entry 6 of 2",
     ),
-    (constraint(lambda q: jnp.array([q[0], q[2]])), "position_constraints reads entry 2 of 2"),
     (declared(force=lambda self, t, q, v, w, u: v[jnp.array([[1, 2]])][0]), "force reads entry 2"),
     (declared(force=3.0), r"force is 3\.0; it must be a function of \(t, q, v, w, u\)"),
 ]
@@ -171,8 +166,6 @@ def test_states_that_are_none():
 
 CALLS = [
     ({"t1": None}, TypeError, "t1 must be a number; got None"),
-    ({"t0": None}, TypeError, "t0 must be a number; got None"),
-    ({"t1": True}, TypeError, "t1 must be a number; got True"),
     ({"t1": math.nan}, ValueError, "t1 is not finite: nan"),
     ({"dt": -0.0}, ValueError, "dt = -0.0 does not lead"),
     ({"max_steps": 2**40}, ValueError, r"max_steps = 1099511627776 is more than the 2147483647"),
@@ -182,11 +175,6 @@ CALLS = [
         {"stepsize_controller": diffrax.PIDController(rtol=-1e-6, atol=1e-6)},
         ValueError,
         "rtol of PIDController must be a finite number not below zero; got -1e-06",
-    ),
-    (
-        {"stepsize_controller": diffrax.PIDController(rtol=1e-6, atol=math.nan)},
-        ValueError,
-        "atol of PIDController must be a finite number not below zero; got nan",
     ),
     (
         {"stepsize_controller": diffrax.PIDController(rtol=0.0, atol=0.0)},
