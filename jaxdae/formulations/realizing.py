@@ -236,7 +236,8 @@ class SignLaw(AbstractSetValuedLaw):
 
     def select(self, response, drift, psi_dot):
         bound = jnp.broadcast_to(jnp.asarray(value_of(self.bound), psi_dot.dtype), psi_dot.shape)
-        return minimize_in_box(response, drift + psi_dot / value_of(self.time_constant), bound)
+        linear = drift + psi_dot / value_of(self.time_constant)
+        return minimize_in_box(response, linear, -bound, bound)
 
     def check(self, count):
         check_magnitude("bound", self.bound, count)
