@@ -65,8 +65,10 @@ def test_an_implicit_method_runs_with_fixed_steps(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("rendered")
 def test_simulate_writes_numbers_and_pictures(tmp_path, capsys):
-    assert main(["simulate", "pendulum", "--t1", "0.5", "--out", str(tmp_path)]) == 0
+    words = ["simulate", "pendulum", "--t1", "0.5", "--backend", "plain", "--out", str(tmp_path)]
+    assert main(words) == 0
     assert "largest |phi|" in capsys.readouterr().out
+    assert Trajectory.load(tmp_path / "trajectory.npz").backend == "plain"
     result = json.loads((tmp_path / "simulation.json").read_text())
     assert result["success"] is True
     assert result["final"]["t"] == 0.5

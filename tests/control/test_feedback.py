@@ -9,6 +9,7 @@ import pytest
 from scipy.linalg import expm
 
 import jaxdae
+from helpers.systems import Actuated, Forced
 from jaxdae.control import AbstractDynamicController, attach, NeuralFeedback, PD, PID, StateFeedback
 from jaxdae.control.base import ControlledSystem
 from jaxdae.models import CartesianPendulum
@@ -49,8 +50,8 @@ def pushed(t, q, u):
 
 
 @pytest.fixture(scope="module")
-def plant(forced):
-    return forced(law)
+def plant():
+    return Forced(law)
 
 
 def run(plant, controller, start=START, **options):
@@ -103,9 +104,9 @@ def test_pd_is_state_feedback_on_the_error(feedforward):
 
 
 @pytest.mark.slow
-def test_pid_removes_the_offset_that_pd_leaves(forced):
+def test_pid_removes_the_offset_that_pd_leaves():
     """Stationary: with PD `q = 0.7 / (K_P - 2)`, with PID zero and `c = -0.7 / K_I`."""
-    system = forced(pushed)
+    system = Forced(pushed)
     options = {"t1": 30.0, "saveat": diffrax.SaveAt(t1=True)}
 
     def rest(t, q):
@@ -156,9 +157,9 @@ def test_gradients_by_gains_of_an_internal_state_agree_with_finite_differences(p
 
 
 @pytest.mark.slow
-def test_internal_state_joined_to_the_actuators_is_the_coupled_system(actuated):
+def test_internal_state_joined_to_the_actuators_is_the_coupled_system():
     """`attach` against the equations of plant and controller written next to each other."""
-    plant, controller, t = actuated((0, 1)), Filter(), 0.3
+    plant, controller, t = Actuated((0, 1)), Filter(), 0.3
     state = plant.state()
     joint, start, output = attach(plant, controller, state, t)
     c = controller.initial(t, state)
@@ -226,7 +227,7 @@ def test_a_network_on_a_pd_law_is_tuned_through_the_simulation(plant):
 
 
 @pytest.mark.slow
-def test_shapes_that_do_not_fit_are_refused(actuated):
+def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"K has shape \(2,\); it must be a matrix \(s, 2n \+ k\)"):
         StateFeedback(jnp.ones(2), ORIGIN)
     with pytest.raises(ValueError, match=r"K has 3 columns; the state \(q, v, w\) has 2 entries"):
@@ -241,4 +242,4 @@ def test_shapes_that_do_not_fit_are_refused(actuated):
 
     message = r"Bad\.initial returned shape \(3,\), Bad\.rate \(2,\); both must be vectors of one"
     with pytest.raises(ValueError, match=message):
-        attach(actuated((0, 1)), Bad(), actuated((0, 1)).state())
+        attach(Actuated((0, 1)), Bad(), Actuated((0, 1)).state())

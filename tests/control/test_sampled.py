@@ -17,9 +17,9 @@ import pytest
 
 import jaxdae
 from helpers.spring import Spring
+from helpers.systems import Bead
 from jaxdae import BackendError, Baumgarte, Hamiltonian, Multipliers, simulate, State
 from jaxdae.control import AbstractSampledController
-from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import Projected, Rodas5P
 
 PID = diffrax.PIDController(rtol=1e-10, atol=1e-10)
@@ -208,26 +208,18 @@ class Torque(AbstractSampledController):
         return c
 
 
-class Pushed(CartesianPendulum):
-    """The pendulum with forces on both coordinates."""
-
-    def force(self, t, q, v, w, u):
-        del t, q, v, w
-        return u
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["plain", "native"])
 def test_formulations_agree_on_constraints(backend):
+    bead, ends = Bead(lambda _, u: u, 9.81), []
     state = State(jnp.array([1.0, 0.0]), jnp.array([0.0, 0.5]))
-    ends = []
     for formulation, solver in (
         (Multipliers(Baumgarte(20.0, 100.0)), diffrax.Dopri8()),
         (Hamiltonian(), Projected(diffrax.Dopri8())),
         (jaxdae.QuasiVelocities(), diffrax.Dopri8()),
     ):
         found = simulate(
-            Pushed(), formulation, state, t1=1.0, controller=Torque(), backend=backend,
+            bead, formulation, state, t1=1.0, controller=Torque(), backend=backend,
             stepsize_controller=PID, solver=solver,
         )  # fmt: skip
         ends.append(jnp.concatenate([found.q[-1], found.v[-1], found.w[-1]]))

@@ -8,6 +8,7 @@ import pytest
 from scipy.linalg import expm
 
 import jaxdae
+from helpers.systems import Actuated, Bead, Forced
 from jaxdae.control import CoupledGains, HurwitzGains, ServoConstraint
 from jaxdae.diagnosis.failure import describe_failure
 from jaxdae.models.mirror import AdaptiveMirror, voltage
@@ -74,9 +75,9 @@ def test_on_the_program_the_control_is_that_of_inverse_dynamics(servo):
 
 
 @pytest.mark.slow
-def test_residuals_obey_the_constraint_perturbation_equations(actuated):
+def test_residuals_obey_the_constraint_perturbation_equations():
     """`y(t) = exp(H t) y(0)`, however nonlinear the plant; here coupled, of different degrees."""
-    plant = actuated((0, 1))
+    plant = Actuated((0, 1))
     K = jnp.array([[-4.0, -3.0, 0.5, 0.0, 0.1], [0.3, 0.0, -6.0, -11.0, -6.0]])
 
     def program(t, q, v):
@@ -99,8 +100,8 @@ def test_residuals_obey_the_constraint_perturbation_equations(actuated):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weight", [None, "matrix"])
-def test_superfluous_controls_are_of_least_weighted_norm(weight, actuated, rng):
-    plant = actuated((0, 0))
+def test_superfluous_controls_are_of_least_weighted_norm(weight, rng):
+    plant = Actuated((0, 0))
     factor = rng.normal(size=(2, 2))
     W = np.eye(2) if weight is None else factor @ factor.T + np.eye(2)
     given = None if weight is None else jnp.asarray(W)
@@ -135,28 +136,12 @@ def test_superfluous_controls_are_of_least_weighted_norm(weight, actuated, rng):
 def test_a_plant_with_constraints_of_its_own_is_led_along_them():
     """A bead on a circle pushed along x: the abscissa follows a sine, the ring holds."""
 
-    class Bead(jaxdae.System):
-        def kinetic_energy(self, t, q, v):
-            del t, q
-            return 0.5 * v @ v
-
-        def potential_energy(self, t, q):
-            del t
-            return 9.81 * q[1]
-
-        def force(self, t, q, v, w, u):
-            del t, q, v, w
-            return jnp.append(u, 0.0)
-
-        def position_constraints(self, t, q):
-            del t
-            return jnp.stack([q @ q - 1.0])
-
     def program(t, q, v):
         del v
         return jnp.stack([q[0] - 0.5 * jnp.sin(t)])
 
-    bead, ring = Bead(), jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
+    bead = Bead(lambda _, u: jnp.append(u, 0.0), 9.81)
+    ring = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
     start = jaxdae.State([0.0, -1.0], [0.5, 0.0])
     servo = ServoConstraint(
         program, HurwitzGains.repeated(5.0, 2), system=bead, formulation=ring, sample=start
@@ -196,8 +181,8 @@ def test_an_adaptive_run_stops_where_the_program_becomes_singular():
 
 
 @pytest.mark.slow
-def test_a_fixed_step_run_over_a_singularity_is_reported_with_its_time(forced):
-    plant = forced(lambda t, _q, u: jnp.cos(t) * u[0])
+def test_a_fixed_step_run_over_a_singularity_is_reported_with_its_time():
+    plant = Forced(lambda t, _q, u: jnp.cos(t) * u[0])
     start = jaxdae.State([0.1], [0.0])
     servo = ServoConstraint(
         lambda _t, q, _v: q, HurwitzGains.repeated(2.0, 2),
@@ -220,11 +205,11 @@ def test_a_fixed_step_run_over_a_singularity_is_reported_with_its_time(forced):
 
 
 @pytest.mark.slow
-def test_gradients_of_a_run_agree_with_finite_differences(actuated):
+def test_gradients_of_a_run_agree_with_finite_differences():
     """By a gain, and by a mass that plant and controller share."""
 
     def cost(p):
-        plant = actuated((0, 0), p[1])
+        plant = Actuated((0, 0), p[1])
         servo = ServoConstraint(
             tip, HurwitzGains.repeated(p[0], 2),
             system=plant, formulation=FREE, sample=plant.state(), controls=2, degrees=(2,),
@@ -256,8 +241,8 @@ def test_single_precision_stays_single_precision(servo):
 
 
 @pytest.mark.slow
-def test_options_that_do_not_fit_are_refused(actuated):
-    plant = actuated((0, 0))
+def test_options_that_do_not_fit_are_refused():
+    plant = Actuated((0, 0))
 
     def build(program=lambda _t, q, _v: q[:1], gains=SECOND, **options):
         options = {"controls": 2, "degrees": (2,)} | options
