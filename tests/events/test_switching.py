@@ -380,6 +380,28 @@ def test_an_impulse_that_would_pull_releases(inertia, holds):
     assert energy(hit.v[0]) < energy(v)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("restitution", [0.0, 0.3])
+def test_a_bar_rocks_to_rest(restitution):
+    """Impacts of one end lift the other, each time less: in the end both hold.
+
+    Nowhere is there a gap or a reaction below zero, or energy from nothing.
+    """
+    state = jaxdae.State(jnp.array([0.1, 0.1]), jnp.array([-0.2, -0.2]))
+    run = moved(
+        Bar(2.0), state, t1=4.0, unilateral=("left", "right"), restitution=restitution,
+        run={"max_events": 80},
+    )  # fmt: skip
+    assert len(run.events) > 10
+    y, s = np.asarray(run.q[:, :2]).T
+    assert (y - np.abs(s) > -1e-9).all()
+    assert (np.asarray(run.multipliers) < 1e-9).all()
+    # To the errors of the steps.
+    assert (np.diff(run.energy) < 1e-9).all()
+    np.testing.assert_allclose(run.final_state.q, [0.0, 0.0, 1.0, 1.0], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(run.multipliers[-1], [-0.5, -0.5], rtol=0, atol=1e-9)
+
+
 # Rows that events of the user's switch.
 
 
