@@ -403,6 +403,7 @@ def switching(
     one instant are so decided together; what remains closed and presses holds. Both are linear
     complementarity problems, solved by projected Gauss-Seidel sweeps and a linear solve on the face
     that they find. Where the constraints do not depend on time no energy appears.
+    A run backward in time ends at an impact as a failure.
 
     Other rows, velocity constraints among them, hold from where an event of `hold` happens, by
     impulses that are consistent with the rest, until one of `release` happens. Their residual must

@@ -318,6 +318,13 @@ def test_a_gap_that_another_reset_makes_negative_ends_the_run_in_words():
         )
 
 
+@pytest.mark.slow
+def test_a_run_backward_in_time_ends_at_an_impact_as_a_failure():
+    state = jaxdae.State(jnp.array([0.5]), jnp.ones(1))
+    with pytest.raises(SimulationError, match=r"stopped at t = 0\.5 s.* 'f1'"):
+        moved(Bead(), state, t1=0.0, t0=1.0, unilateral=0, run={"t0": 1.0})
+
+
 # Rows that close together.
 
 
