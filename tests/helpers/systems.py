@@ -161,30 +161,6 @@ class DrivenPendulum(jaxdae.System):
         return jaxdae.consistent_state(self, jnp.array([0.5, -0.9]), jnp.array([0.3, 0.2]))
 
 
-class RedundantLoop(jaxdae.System):
-    """Three masses on equal cranks, each at its distance from both others: one loop too many."""
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 9.81 * jnp.sum(q[1::2])
-
-    def position_constraints(self, t, q):
-        del t
-        a, b, c = jnp.split(q, 3)
-        x = jnp.array([1.0, 0.0])
-        pairs = (a, 1), (b - x, 1), (c - 2 * x, 1), (a - b, 1), (b - c, 1), (a - c, 4)
-        return jnp.stack([d @ d - length for d, length in pairs])
-
-    def start(self, crank):
-        """At rest, with all cranks at a place of the first mass [m], shape `(2,)`."""
-        pivots = jnp.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
-        return jaxdae.State(jnp.ravel(crank + pivots), jnp.zeros(6))
-
-
 class LedPoint(jaxdae.System):
     """A unit mass on the unit circle whose abscissa is led: `x = speed t`.
 
@@ -245,3 +221,29 @@ class Massless(jaxdae.System):
     def position_constraints(self, t, q):
         del t
         return jnp.stack([q[1] - 0.5 * q[0] ** 2])
+
+
+class Turning(jaxdae.System):
+    """A rigid body in a field, by a quaternion and angular velocities, one point on a surface."""
+
+    def rate(self, t, q, v):
+        del t
+        w, x, y, z = q
+        return 0.5 * jnp.array([[-x, -y, -z], [w, -z, y], [z, w, -x], [-y, x, w]]) @ v
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * (v**2) @ jnp.array([1.0, 2.0, 3.0])
+
+    def potential_energy(self, t, q):
+        del t
+        return 2.0 * (q[1] * q[3] - q[0] * q[2]) + q[0] ** 2 - q[1] ** 2
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.stack([q[1] * q[2] + q[0] * q[3]])
+
+    def start(self):
+        """A consistent state at `t = 0`."""
+        q = jnp.array([0.9, 0.1, 0.2, 0.3]) / 0.95**0.5
+        return jaxdae.consistent_state(self, q, jnp.array([1.0, 2.0, 0.5]))

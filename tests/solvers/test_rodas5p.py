@@ -15,7 +15,6 @@ import jaxdae
 from helpers.elastic_crank import CRANK, elastic_crank, ElasticCrank
 from jaxdae.analysis import step_limit
 from jaxdae.diagnosis.preconditions import step_warning
-from jaxdae.formulations import LinearLaw, RealizingForces
 from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.solvers import Rodas5P, rodas5p
 from jaxdae.stability.stability_functions import amplification, stability_function, step_matrix
@@ -282,41 +281,6 @@ def test_both_backends_make_the_same_steps():
 
 
 @pytest.mark.slow
-def test_members_of_a_batch_take_steps_of_their_own():
-    stiffness = jnp.array([1e4, 1e6, 1e7])
-
-    def end(value, backend):
-        run = crank_run(ElasticCrank(value, 1e-3 * value), t1=0.1, backend=backend)
-        return run.q[-1], run.stats["num_steps"]
-
-    native, steps = jax.vmap(lambda x: end(x, "native"))(stiffness)
-    plain, _ = jax.vmap(lambda x: end(x, "plain"))(stiffness)
-    assert len(set(np.asarray(steps).tolist())) == 3
-    np.testing.assert_allclose(native, plain, atol=1e-7)  # the tolerance of a step
-    alone, _ = end(stiffness[1], "native")
-    np.testing.assert_allclose(alone, native[1], atol=1e-7)
-
-
-@pytest.mark.slow
-def test_what_explicit_and_iterating_methods_do_not_finish():
-    """A pendulum by a penalty of 1e6, and one by viscous forces of 1e6 N s/m.
-
-    They differ from the pendulum on a rod by the inverse of that constant.
-    """
-    pendulum = CartesianPendulum()
-    start = jaxdae.State(*pendulum.start())
-    gains = jaxdae.Baumgarte.critical(10.0)
-    exact = jaxdae.simulate(pendulum, jaxdae.Multipliers(gains), start, t1=2.0, saveat=END)
-    for formulation, off in (
-        (jaxdae.Penalty(1e6, gains), 1e-5),
-        (RealizingForces(LinearLaw(1e6)), 1e-4),
-    ):
-        run = jaxdae.simulate(pendulum, formulation, start, t1=2.0, saveat=END, solver=Rodas5P())
-        np.testing.assert_allclose(run.q[-1], exact.q[-1], atol=off)
-        assert run.stats["num_steps"] < 6000
-
-
-@pytest.mark.slow
 def test_the_failure_of_a_stiff_run_recommends_it_unless_it_has_failed():
     pendulum = CartesianPendulum()
     run = (pendulum, jaxdae.Multipliers(), jaxdae.State(*pendulum.start()))
@@ -413,24 +377,6 @@ def test_derivatives_are_those_of_the_steps():
     ]
     np.testing.assert_allclose(slopes, slopes[0], rtol=1e-10)
     np.testing.assert_allclose(slopes[0], difference, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_second_derivatives_are_those_of_the_steps():
-    def decay(t, y, stiffness):
-        del t
-        return -stiffness * jnp.sin(y)
-
-    def end(stiffness):
-        adjoint = diffrax.DirectAdjoint()
-        run = integrated(
-            decay, jnp.ones(1), 1.0, dt0=0.25, args=stiffness, adjoint=adjoint, max_steps=4
-        )
-        return run.ys[-1, 0]
-
-    slope, second = jax.jit(jax.grad(end)), jax.jit(jax.jacfwd(jax.grad(end)))(3.0)
-    # The error of the difference, 1e-8, over the curvature.
-    np.testing.assert_allclose(second, (slope(3.0 + 1e-4) - slope(3.0 - 1e-4)) / 2e-4, rtol=1e-6)
 
 
 @pytest.mark.slow
