@@ -72,11 +72,10 @@ def test_sparks_come_at_exact_times_and_the_current_is_consistent_behind_them(ba
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_an_event_without_a_reset_ends_the_run_told_from_an_algebraic_variable(backend):
+def test_an_event_without_a_reset_ends_the_run_told_from_an_algebraic_variable():
     """`exp(-k t)` is a quarter of the current at the start at `log(4) / k`."""
     small = Event(lambda t, y, z: z["current"] - 0.25, name="small")  # noqa: ARG005
-    run = charged(events=small, backend=backend)
+    run = charged(events=small, backend="native")
     assert bool(run.success)
     assert len(run.events) == 1
     np.testing.assert_allclose(run.final_time, np.log(4), atol=1e-8)
@@ -117,12 +116,11 @@ def test_directions_count_where_functions_rise_or_fall():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_derivatives_know_that_times_of_events_move(backend):
+def test_derivatives_know_that_times_of_events_move():
     """Of the voltage, `1 - 0.8 exp(-k (4 - t_2))`, and the time of the second spark."""
 
     def made(speed, adjoint=None):
-        run = charged(speed, backend=backend, adjoint=adjoint, dt=0.1, max_events=4)
+        run = charged(speed, backend="native", adjoint=adjoint, dt=0.1, max_events=4)
         return jnp.stack([run.y["voltage"][0], run.events.times[1]])
 
     reverse = jax.jacrev(made)(1.0)
@@ -169,10 +167,9 @@ def bounced(e=1.0, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_at_index_two_a_pendulum_at_a_wall_is_the_free_one_mirrored(backend):
+def test_at_index_two_a_pendulum_at_a_wall_is_the_free_one_mirrored():
     """Its force in the rod too, which jumps nowhere as the speed keeps its size."""
-    settings: dict[str, Any] = {"t1": 3.0, "dt": 0.01, "backend": backend}
+    settings: dict[str, Any] = {"t1": 3.0, "dt": 0.01}
     run = bounced(**settings)
     start = jax.tree.map(lambda x: x[0], run.saved)
     free = jaxdae.solve(Pendulum(), *start, **settings)
@@ -199,15 +196,14 @@ class Implicit(jaxdae.DAE):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_events_of_a_residual_are_told_from_variables_and_rates(backend):
+def test_events_of_a_residual_are_told_from_variables_and_rates():
     def back(t, y, y_dot):
         del t, y
         return jnp.array([0.2, 0.8]), y_dot
 
     event = Event(lambda t, y, y_dot: y_dot[0] - 0.2, reset=back, name="slow")  # noqa: ARG005
     start = jaxdae.consistent_start(Implicit(), jnp.array([0.0, 1.0]))
-    run = jaxdae.solve(Implicit(), *start, t1=4.0, events=event, backend=backend, saveat=END)
+    run = jaxdae.solve(Implicit(), *start, t1=4.0, events=event, saveat=END)
     np.testing.assert_allclose(
         run.events.times[:2], np.log(5) + np.log(4) * np.arange(2), atol=1e-7
     )

@@ -6,29 +6,12 @@ import numpy as np
 import pytest
 
 import jaxdae
-from helpers.systems import DoublePendulum, Massless, RepeatedRod
+from helpers.systems import DoublePendulum, Massless, RepeatedRod, Turning
 from jaxdae import SingularMassSolve
 from jaxdae.formulations import NullSpace
 from jaxdae.systems import constraint_residuals
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.kinematics import along_motion
-
-
-class Turning(jaxdae.System):
-    """A rigid body by a quaternion and angular velocities, one point of it on a surface."""
-
-    def rate(self, t, q, v):
-        del t
-        w, x, y, z = q
-        return 0.5 * jnp.array([[-x, -y, -z], [w, -z, y], [z, w, -x], [-y, x, w]]) @ v
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * (v**2) @ jnp.array([1.0, 2.0, 3.0])
-
-    def position_constraints(self, t, q):
-        del t
-        return jnp.stack([q[1] * q[2] + q[0] * q[3]])
 
 
 class Skate(jaxdae.System):
@@ -56,7 +39,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("restitution", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("restitution", [0.0, 0.7])
 def test_an_impact_balances_impulses_and_keeps_constraints(case, restitution):
     """All to round-off: solves of a few equations."""
     system, q, v, gap = CASES[case]
@@ -109,9 +92,7 @@ def test_a_run_with_dependent_constraints_bounces():
 def test_a_run_in_angular_velocities_bounces():
     """The rate of the gap is that of the coordinates, which velocities are not."""
     system = Turning()
-    start = jaxdae.consistent_state(
-        system, jnp.array([0.9, 0.1, 0.2, 0.3]) / 0.95**0.5, jnp.array([1.0, 2.0, 0.5])
-    )
+    start = system.start()
     gap = lambda t, q: q[0] - 0.5  # noqa: E731, ARG005
     run = jaxdae.simulate(
         system, NullSpace(), start, t1=3.0, events=jaxdae.impact(system, gap, 0.5), max_events=9
