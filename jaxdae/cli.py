@@ -15,7 +15,7 @@ from jaxdae.interruptions import beside, LINE, listening
 LISTS = ("models", "formulations", "solves", "solvers")
 # Those of `jaxdae.tuning.optimizers`, and others of optax.
 OPTIMIZERS = (
-    *("lm", "gauss-newton", "l-bfgs"),
+    *("lm", "gauss-newton", "l-bfgs", "slsqp", "trust-constr"),
     *("adam", "adamw", "nadam", "rmsprop", "sgd"),
 )
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 import numpy as np
 from jax import dtypes
 
@@ -126,27 +127,36 @@ class Bound:
         self._programs, self._static, self._varying = programs, static, varying
         self._known: Any = None
 
-    def __call__(self) -> Any:
-        """The function's result."""
+    def __call__(self, *last) -> Any:
+        """The function's result, with other arrays of the same kinds as the last ones."""
         static, varying = self._static, self._varying
         if not calls_programs():
+            varying = [*varying[: len(varying) - len(last)], *last]
             return self._programs(static, varying).tree(varying)
         now = settings()
         if self._known is None or self._known[0]() is not now:
-            self._known = weakref.ref(now), self._programs.compiled(static, varying)
-        return self._known[1](*varying).tree(varying)
+            # On the device: what a program takes from the host it moves there in every call.
+            arrays = list(map(_on_device, varying))
+            self._known = weakref.ref(now), self._programs.compiled(static, varying), arrays
+        _, program, arrays = self._known
+        arrays = [*arrays[: len(arrays) - len(last)], *last] if last else arrays
+        return program(*arrays).tree(arrays)
 
     def with_arrays(self, old: list, new: list) -> "Bound | None":
         """The same with other arrays in the places of some, `None` where they are not one each."""
         places = [id(x) for x in self._varying]
         if any(places.count(id(x)) != 1 for x in old):
             return None
-        varying = list(self._varying)
-        for x, y in zip(old, new, strict=True):
-            varying[places.index(id(x))] = _unchanging(y)
-        other = Bound(self._programs, self._static, varying)
-        if all(_array_kind(x) == _array_kind(y) for x, y in zip(old, new, strict=True)):
-            other._known = self._known
+        changed = {places.index(id(x)): _unchanging(y) for x, y in zip(old, new, strict=True)}
+        other = Bound(
+            self._programs, self._static, [changed.get(i, x) for i, x in enumerate(self._varying)]
+        )
+        if self._known is not None and all(
+            _array_kind(self._varying[i]) == _array_kind(y) for i, y in changed.items()
+        ):
+            now, program, arrays = self._known
+            arrays = [_on_device(changed[i]) if i in changed else x for i, x in enumerate(arrays)]
+            other._known = now, program, arrays
         return other
 
 
@@ -171,6 +181,10 @@ def _unchanging(x):
     copied = np.array(x, dtypes.canonicalize_dtype(x.dtype))
     copied.flags.writeable = False
     return copied
+
+
+def _on_device(x):
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 class _Argument(NamedTuple):

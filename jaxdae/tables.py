@@ -46,8 +46,11 @@ def gain_text(value: Any) -> str:
 
 def root_text(root: Any, digits: int = 6) -> str:
     """A root as short text: a real one as one number, a complex pair as one."""
-    real, imaginary = f"{np.real(root):.{digits}g}", abs(np.imag(root))
-    return real if imaginary == 0 else f"{real} ± {imaginary:.{digits}g}i"
+    real, imaginary = np.real(root), abs(np.imag(root))
+    if imaginary == 0:
+        return f"{real:.{digits}g}"
+    pair = f"{imaginary:.{digits}g}i"
+    return f"±{pair}" if real == 0 else f"{real:.{digits}g} ± {pair}"
 
 
 def _cell(x: Any) -> str:

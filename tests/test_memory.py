@@ -63,6 +63,33 @@ def test_what_jax_forgets_is_forgotten(monkeypatch):
     assert is_cosine(end(), 3.0)
 
 
+class Springs(Oscillator):
+    """One whose stiffness is in a list, which can be changed in its place."""
+
+    stiffness: list[float] = eqx.field(default_factory=lambda: [1.0])
+
+    def factor(self):
+        return self.stiffness[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Oscillator, Springs])
+def test_the_very_same_objects_are_not_always_the_same(kind, monkeypatch):
+    """Nothing is looked at in a third call with them, unless it can have changed."""
+    jax.clear_caches()  # of what the test before had changed
+    system, state = kind(), jaxdae.State(jnp.array([1.0]), jnp.array([0.0]))
+    law = jaxdae.Multipliers()
+    final = lambda: float(jaxdae.simulate(system, law, state, t1=1.0, dt=0.01).q[-1, 0])  # noqa: E731
+    assert all(is_cosine(final(), 1.0) for _ in range(3))
+    if kind is Springs:
+        for frequency in (2.0, 3.0, 1.0):
+            system.stiffness[0] = frequency**2
+            assert is_cosine(final(), frequency)
+    monkeypatch.setitem(globals(), "STIFFNESS", 4.0)
+    jax.clear_caches()
+    assert is_cosine(final(), 2.0)
+
+
 @pytest.mark.slow
 def test_values_of_other_kinds_are_other_systems():
     """Runs, derived quantities and linear analysis, each compiled once for each kind."""

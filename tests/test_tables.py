@@ -15,6 +15,7 @@ from jaxdae.tables import root_text
         (complex(-400.0, -0.0), "-400"),
         (complex(-1.5, -2.25), "-1.5 ± 2.25i"),
         (complex(-1.5, 2.25), "-1.5 ± 2.25i"),
+        (complex(0.0, 2.25), "±2.25i"),
     ],
 )
 def test_a_real_root_is_one_number_and_a_complex_pair_another(root, text):

@@ -15,11 +15,7 @@ def versions() -> str:
 
 
 def completion(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The script of a shell, by shtab.
-
-    Raises:
-        SystemExit: where shtab is not installed.
-    """
+    """The script of a shell, by shtab."""
     try:
         import shtab
     except ImportError:

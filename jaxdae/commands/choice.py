@@ -28,11 +28,7 @@ _PARTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 def chosen_formulation(model: Model, options, m: int, r: int) -> Any:
-    """The model's formulation, or the one asked for, with the gains that are given.
-
-    Raises:
-        ValueError: for names that do not exist, and for a gain that has nothing to act on.
-    """
+    """The model's formulation, or the one asked for, with the gains that are given."""
     first = _first(model, options.formulation)
     chosen = {name: getattr(options, name, None) for name in (*_GAINS, *_PARTS)}
     chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -50,11 +46,7 @@ def chosen_formulation(model: Model, options, m: int, r: int) -> Any:
 
 
 def chosen_controller(model: Model, system: System, uncontrolled: bool) -> Callable | None:
-    """The model's controller, or none where there is none or none is asked for.
-
-    Raises:
-        ValueError: where there is nothing to leave out.
-    """
+    """The model's controller, or none where there is none or none is asked for."""
     if model.controller is None and uncontrolled:
         raise ValueError(
             f"--uncontrolled is for models with a controller, which {model.name!r} does not have; "

@@ -5,11 +5,7 @@ from pathlib import Path
 
 
 def output_folder(chosen: str | None, model_name: str) -> Path:
-    """Where a command writes: what the user gives, or `results/MODEL`. Makes nothing yet.
-
-    Raises:
-        ValueError: before any work, where a file is in the way, or nothing can be written.
-    """
+    """Where a command writes: what the user gives, or `results/MODEL`. Makes nothing yet."""
     path = Path(chosen or f"results/{model_name}")
     for place in (path, *path.parents):
         if place.is_file():

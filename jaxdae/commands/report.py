@@ -10,7 +10,7 @@ from jaxdae.analysis.steps import clean
 from jaxdae.formulations.stabilization import AbstractStabilization
 from jaxdae.results.naming import label_field
 from jaxdae.simulation.choices import fields_of
-from jaxdae.tables import gain_text, table
+from jaxdae.tables import gain_text, root_text, table
 
 # Roots that agree to this part of their size are one line of a table: critical damping makes double
 # roots, which round-off splits by the square root of the precision.
@@ -23,11 +23,7 @@ _WIDTH = 100
 
 
 def report(result: Analysis, model, rest) -> str:
-    """The report on the terminal.
-
-    Returns:
-        Text of several paragraphs, warnings last.
-    """
+    """The report on the terminal."""
     head = f"{model.name}: {model.summary}\n{model.source}"
     parts = [head, _equilibrium(result, rest), _spectrum(result)]
     if result.stabilizer is not None:
@@ -40,11 +36,7 @@ def report(result: Analysis, model, rest) -> str:
 
 
 def warnings(result: Analysis) -> list[str]:
-    """What a user should not overlook, with the numbers.
-
-    Returns:
-        One sentence or more for each.
-    """
+    """What a user should not overlook, with the numbers."""
     texts = [
         _unstable(result),
         _imprecise(result),
@@ -137,7 +129,7 @@ def _limits(result: Analysis) -> str:
         both = (limits.stabilizer, limits.norm) if result.stabilizer else ()
         root = limits.field.root
         row = [name, *(_step(None if x is None else x.limit) for x in both)]
-        row += [_step(limits.field.limit), "-" if root is None else _root(root, 4)]
+        row += [_step(limits.field.limit), "-" if root is None else root_text(root, 4)]
         if limits.growth is not None:
             factor = max(x for x in limits.growth if x is not None)
             row += [f"{factor:.6g}", _total(result, factor)]
@@ -188,8 +180,8 @@ def _unstable(result: Analysis) -> str:
         else ""
     )
     return (
-        f"the equilibrium is unstable: its root {_root(worst[0])} makes a deviation grow e-fold in "
-        f"{1 / rate:.4g} s.{remedy}"
+        f"the equilibrium is unstable: its root {root_text(worst[0])} makes a deviation grow "
+        f"e-fold in {1 / rate:.4g} s.{remedy}"
     )
 
 
@@ -222,7 +214,7 @@ def _unreached(result: Analysis) -> str:
         return ""
     weights = np.linalg.norm(reach.uncontrollable, axis=1)
     names = [x for x, w in zip(result.state_names(), weights, strict=False) if w > 1e-6]
-    roots = ", ".join(_root(z) for z in clean(reach.roots, reach.tolerances))
+    roots = ", ".join(root_text(z) for z in clean(reach.roots, reach.tolerances))
     critical = "" if reach.stabilizable else " No feedback makes it asymptotically stable."
     return (
         f"the inputs reach {reach.rank} of {len(weights)} directions of the linear motion: nothing "
@@ -301,19 +293,12 @@ def _root_rows(roots, kind: str) -> list[tuple[str, ...]]:
         left = [z for z, same in zip(left, near, strict=True) if not same]
         time = "-" if first.real == 0 else f"{1 / abs(first.real):.4g}"
         period = "-" if first.imag == 0 else f"{2 * np.pi / abs(first.imag):.4g}"
-        rows.append((_root(first), str(sum(near)), time, period, kind))
+        rows.append((root_text(first), str(sum(near)), time, period, kind))
     return rows
 
 
 def _root_table(rows) -> str:
     return table(("root [1/s]", "number", "e-fold in [s]", "period [s]", "of"), rows)
-
-
-def _root(z: complex, digits: int = 6) -> str:
-    real, imaginary = (f"{x:.{digits}g}" for x in (z.real, abs(z.imag)))
-    if z.imag == 0:
-        return real
-    return f"±{imaginary}i" if z.real == 0 else f"{real} ± {imaginary}i"
 
 
 def _number(x) -> str:

@@ -256,11 +256,7 @@ def _result(outcome: Outcome, options, seconds: float) -> dict[str, Any]:
 
 
 def simulated(options) -> Outcome:
-    """Make the run that a command asks for.
-
-    Raises:
-        ValueError: for what does not fit.
-    """
+    """Make the run that a command asks for."""
     model = get_model(options.model)
     with _settings_kept():
         asked, why = _arguments(model, options)

@@ -21,18 +21,7 @@ _REACH = 1e3
 def chosen_start(
     model: Model, system: AbstractModel, given: dict[str, float] | None, dtype
 ) -> State:
-    """Where a run starts: where the model does, with the given values, made consistent.
-
-    Args:
-        model: entry of the registry.
-        system: what it built.
-        given: values of coordinates, of velocities as `d(NAME)/dt`, and of actuator states, which
-            hold exactly; others give way so that the constraints hold. `None` for none.
-        dtype: of the numbers.
-
-    Raises:
-        ValueError: for a name that nothing has, and for values that no consistent state has.
-    """
+    """Where the model starts, with the given values, which hold exactly, made consistent."""
     start = State(*system.start(), system.actuators())
     start = start if model.departure is None else model.departure(start)
     if given:
@@ -94,17 +83,9 @@ def _consistent_part(
 def near(
     function: Callable, start: np.ndarray, held: list[int]
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """A point near to a start with `function(x) = 0`, by least squares.
+    """A point near to a start with `function(x) = 0`, by least squares, some entries held.
 
-    Args:
-        function: traceable by JAX, from shape `(n,)` to residuals.
-        start: shape `(n,)`.
-        held: entries that stay as they are in `start`.
-
-    Returns:
-        The nearest of the points that are found from the start and from others about it, or the one
-        where least is left; residuals there; and the largest that a point of the constraint has, as
-        `jaxdae.consistent_state` allows it.
+    Also what is left of the function there, and how much a consistent state may leave.
     """
     # Loaded for this alone: SciPy's optimizers take as long to load as this takes.
     from scipy import optimize

@@ -228,6 +228,8 @@ def _descend(
     `served` is the backend of the runs, and what keeps the native one from them.
     """
     by_squares = options.optimizer in (None, *_LEAST_SQUARES)
+    # Runs that no file can hold; asked to resume one, `tune` says so.
+    by_scipy = options.optimizer in ("slsqp", "trust-constr")
     if served[0] == "native" and not by_squares:
         # The adjoint keeps no derivative of any row: it is the faster one for a scalar.
         objective = dataclasses.replace(objective, mode="reverse")
@@ -246,7 +248,7 @@ def _descend(
             params,
             optimizer=_optimizer(options),
             steps=options.steps or (38 if by_squares else 300),
-            checkpoint=checkpoint,
+            checkpoint=checkpoint if options.resume or not by_scipy else None,
             checkpoint_every=1,  # an interrupted process leaves at once
             resume=options.resume,
             progress=options.progress,

@@ -38,6 +38,7 @@ from jaxdae.diagnosis.singularities import (
 from jaxdae.diagnosis.starts import changed_rank
 from jaxdae.diagnosis.steps import limited_by_stability, unsolved_steps, unstable_steps
 from jaxdae.formulations.base import says_nothing, solves
+from jaxdae.memory import Memory
 from jaxdae.simulation.problem import default_tolerance, Method, Problem, ROUND_OFF
 from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.grid import known_ends
@@ -140,7 +141,7 @@ def _of_rows(problem: Problem, method: Method, examined: "ExaminedRows") -> tupl
     system, formulation, controller = problem.parts
     found = []
     ts, state = examined.ts, _states(system, formulation, examined.ts, examined.ys)
-    survey = in_blocks(lambda t, s: _survey_block(system, controller, t, s), BLOCK, ts, state)
+    survey = _survey(system, controller, ts, state)
     # Rates of coordinates in place of velocities, for curves between rows.
     rates = state
     if has_rate(system):
@@ -282,10 +283,33 @@ def _power(system, t, state, u):
     return system.force(t, q, v, w, u) @ v - dissipated - explicit
 
 
-# One program for all formulations.
+def _survey(system, controller, ts, state) -> Row:
+    """Rows read, each array with an axis of times."""
+
+    def block(*at):
+        """The program, by the identity of what is declared, where that cannot be changed."""
+        declared, arrays = jax.tree.leaves((system, controller)), jax.tree.leaves(at)
+        if any(isinstance(x, np.ndarray) and x.flags.writeable for x in declared):
+            return _survey_block(system, controller, *at)
+        make = lambda: ((system, controller), _survey_block.bind(system, controller, *at))  # noqa: E731
+        key = id(system), id(controller), *((x.shape, x.dtype) for x in arrays)
+        return _SURVEYS.get(key, None, make)[1](*arrays)
+
+    columns = in_blocks(block, BLOCK, ts, state)
+    jac = columns[:, :-6].reshape(len(columns), -1, state.v.shape[1])
+    return Row(jac, *columns[:, -6:].T)
+
+
+# Of the last systems and controllers, which an entry keeps alive.
+_SURVEYS = Memory(16)
+
+
+# One program for all formulations; one array of it is read, not seven.
 @jit(compiler_options=BRIEFLY)
 def _survey_block(system, controller, ts, states):
-    return jax.vmap(lambda t, state: read_row(system, controller, t, state))(ts, states)
+    rows = jax.vmap(lambda t, state: read_row(system, controller, t, state))(ts, states)
+    columns = jnp.stack(rows[1:], axis=1)
+    return jnp.concatenate([rows.jac.reshape(len(ts), -1), columns], axis=1)
 
 
 @jit(compiler_options=BRIEFLY)

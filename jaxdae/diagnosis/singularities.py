@@ -161,10 +161,35 @@ def find_near_singularities(
         scaled = jacobians(t, q, v) * scales
         return _singular_values(scaled)[:, rank - 1], scaled
 
-    # Parts of intervals in which a position may be: both ends, least singular values and `J` there.
-    i = np.flatnonzero(resolved(np, ts, q, v))
-    ends = lambda x: np.stack([x[i], x[i + 1]])  # noqa: E731
-    pieces = np.stack([np.zeros(i.size), np.ones(i.size)]), ends(rows), ends(jac * scales)
+    least, times = rows, ts
+    close = np.flatnonzero(lower_bounds(np, rows, jac * scales) < level)
+    if close.size:  # mostly there are none
+        close = close[resolved(np, ts, q, v)[close]]
+        close = _close_intervals(sampled, (ts, q, v), (rows, jac * scales), close, level)
+    if close.size:
+        between = _close_in(np, lambda *x: sampled(*x)[0], ts, q, v, close)
+        least, times = (np.concatenate(x) for x in zip((rows, ts), between, strict=True))
+    below = np.flatnonzero(least < level)
+    return _distinct(
+        [NearSingularity(float(times[k]), float(least[k])) for k in below], ts
+    ), typical
+
+
+def _close_intervals(sampled, motion: tuple[Any, Any, Any], at_rows, i, level: float):
+    """Those of some intervals between rows in which a singular value may be below a level.
+
+    Args:
+        sampled: the value and the scaled Jacobian, from times, coordinates and rates.
+        motion: times, coordinates and rates of the rows.
+        at_rows: the value and the scaled Jacobian there.
+        i: the intervals.
+        level: the value that is looked for.
+    """
+    # Parts of intervals: where they begin and end, values and Jacobians at both ends.
+    pieces = (
+        np.stack([np.zeros(i.size), np.ones(i.size)]),
+        *(np.stack([x[i], x[i + 1]]) for x in at_rows),
+    )
     for _ in range(_HALVINGS):
         _, values, there = pieces
         changes = np.sqrt(np.sum((there[1] - there[0]) ** 2, axis=(1, 2)))
@@ -173,21 +198,13 @@ def find_near_singularities(
         if i.size == 0:
             break
         s = 0.5 * (pieces[0][0] + pieces[0][1])
-        middle = s, *sampled(*(x[:, 0] for x in curve(np, ts, q, v, i, s[:, None])))
+        middle = s, *sampled(*(x[:, 0] for x in curve(np, *motion, i, s[:, None])))
         pieces = tuple(
             np.stack([np.concatenate([x[0], y]), np.concatenate([y, x[1]])])
             for x, y in zip(pieces, middle, strict=True)
         )
         i = np.concatenate([i, i])
-    least, times = rows, ts
-    close = np.unique(i)
-    if close.size:
-        between = _close_in(np, lambda *x: sampled(*x)[0], ts, q, v, close)
-        least, times = (np.concatenate(x) for x in zip((rows, ts), between, strict=True))
-    found = zip(times, least, strict=True)
-    return _distinct(
-        [NearSingularity(float(t), float(x)) for t, x in found if x < level], ts
-    ), typical
+    return np.unique(i)
 
 
 def _distinct(result: list[NearSingularity], ts) -> list[NearSingularity]:
@@ -359,7 +376,7 @@ def _surely_independent(scaled: np.ndarray, distance: np.ndarray) -> np.ndarray:
     """Rows whose Jacobian shows that constraints can be satisfied next to them."""
     if scaled.shape[1] > scaled.shape[2]:
         return np.zeros(len(scaled), bool)
-    values = np.linalg.svd(scaled, compute_uv=False)
+    values = _singular_values(scaled)
     return values[:, -1] > np.maximum(_INDEPENDENT, _PER_DISTANCE * distance) * values[:, 0]
 
 

@@ -195,11 +195,11 @@ def unstable_steps(problem, method, examined: Any, energy) -> Finding | None:
     """
     if examined.tolerance is not None or len(examined.ts) < 3:
         return None
-    if not (is_explicit(method.solver) or is_multistep(method.solver)):
-        return None
     change, grid = np.abs(energy - energy[0]), problem.times.grid
     half = change[: (len(change) + 1) // 2].max()
     if not change.max() > _GROWN * half:
+        return None
+    if not (is_explicit(method.solver) or is_multistep(method.solver)):
         return None
     early = np.flatnonzero(np.maximum.accumulate(change) <= half)
     rows = np.unique(np.linspace(0, early[-1], _EARLY_ROWS).round().astype(int))

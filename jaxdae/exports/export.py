@@ -181,11 +181,7 @@ def export(
 
 
 def check_quantities(quantities: Sequence[str], controller) -> None:
-    """That a state has these quantities beside coordinates, velocities and actuator states.
-
-    Raises:
-        ValueError: for others, and for a control input without a controller.
-    """
+    """That a state has these quantities beside coordinates, velocities and actuator states."""
     for name in quantities:
         if name not in _READ or name in _STATE:
             known = [x for x in _READ if x not in _STATE]
@@ -218,12 +214,7 @@ def _about(problem: Problem, method: Method) -> list[str]:
 
 
 class Inputs(NamedTuple):
-    """What an exported run takes of each member.
-
-    Args:
-        start: q, v and w.
-        parts: system without controller, formulation, controller.
-    """
+    """What an exported run takes of each member."""
 
     start: State
     parts: tuple
@@ -277,15 +268,7 @@ def time_fields(times: Times, saved) -> list[StructureField]:
 
 
 def refuse_events(who: str, events: Any) -> None:
-    """Refuse events, which end or change a run between two steps.
-
-    Args:
-        who: is asked for the run.
-        events: as of `simulate`.
-
-    Raises:
-        BackendError: for any event.
-    """
+    """Refuse events, which end or change a run between two steps."""
     if events is None or (isinstance(events, tuple | list) and not events):
         return
     raise backends.BackendError(
@@ -296,11 +279,7 @@ def refuse_events(who: str, events: Any) -> None:
 
 
 def exported_run(problem: Problem, method: Method, state: State, name: str, quantities):
-    """A run as a kernel, and programs of what surrounds it.
-
-    Raises:
-        UnsuitedError: for an operation that kernels do not have.
-    """
+    """A run as a kernel, and programs of what surrounds it."""
     from jaxdae.kernels.export.entry import Exported
     from jaxdae.kernels.tracing.trace import UnsupportedOperationError
 

@@ -87,6 +87,9 @@ def refined(matrix: Float[Array, "n n"], right: Float[Array, " n"], added: Float
 _REFINEMENTS = 2
 
 
+# As a function of its own in compiled programs: where it stands in them twice, XLA's importer can
+# lose by which interface LAPACK is called, and the program does not compile.
+@jax.jit
 def _pivoted(matrix, added, eye, same) -> list:
     """`L^-1 P` and `U^-1` of `P A = L U`, shaped as the right sides."""
     factors, _, order = jax.lax.linalg.lu(matrix + jnp.diag(added))

@@ -26,16 +26,7 @@ class _Compared(NamedTuple):
 
 
 def compare(mujoco, model, system: Multibody):
-    """Refuse a system whose energies, powers or residuals are not MuJoCo's.
-
-    Args:
-        mujoco: the module.
-        model: as MuJoCo compiled it.
-        system: as it was read.
-
-    Raises:
-        ValueError: with the first number that differs.
-    """
+    """Refuse a system whose energies, powers or residuals are not MuJoCo's."""
     model = copy.copy(model)
     _only_what_is_modelled(mujoco, model)
     data, rng = mujoco.MjData(model), np.random.default_rng(0)

@@ -30,15 +30,7 @@ from jaxdae.storage.batches import result_names, Store
 
 
 class InMemoryStore:
-    """Takes the results of one batch.
-
-    Args:
-        members: number of members.
-        results: shapes and dtypes of the results of a block, leading axis `members`.
-
-    Raises:
-        BatchError: if they do not fit.
-    """
+    """Takes the results of one batch."""
 
     kept = "Nothing is kept; give a directory to keep finished chunks."
 

@@ -50,22 +50,7 @@ class _Keys(eqx.Module):
 
 
 def split(function: Callable, batch: PyTree, in_axes: PyTree) -> SplitCall:
-    """Parts of a function and a batch.
-
-    Args:
-        function: what is mapped; its arrays are shared.
-        batch: any pytree.
-        in_axes: as of `jax.vmap`: the axis of the members, or `None` for what all of them share;
-            one for everything, or a pytree of them whose leaves stand for branches of `batch`.
-            Leaves that are no arrays are shared.
-
-    Returns:
-        The parts of a `Call`.
-
-    Raises:
-        TypeError: for an axis that is neither an integer nor `None`.
-        ValueError: for leaves without that axis, of different length, or when there are no members.
-    """
+    """Parts of a function and a batch."""
     call = Call(function, batch)
     leaves, structure = jax.tree_util.tree_flatten_with_path(call)
     mapped, shared, rest = [], [], []

@@ -28,12 +28,7 @@ def first_process() -> bool:
 
 
 def agree(find: Callable[[], Any]) -> Any:
-    """What `find` returns in the first process, JSON values, in every process.
-
-    Raises:
-        StoredBatchError: in every process, if `find` raises it.
-        BatchError: if a process ended before.
-    """
+    """What `find` returns in the first process, JSON values, in every process."""
     if jax.process_count() == 1:
         return find()
     text = json.dumps(_outcome(find) if first_process() else {}).encode()
@@ -47,11 +42,7 @@ def agree(find: Callable[[], Any]) -> Any:
 
 
 def require_same(there: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse, in all processes, to go on if one has another batch (`here`) than the first.
-
-    Raises:
-        BatchError: naming the process, and in that process what differs.
-    """
+    """Refuse, in all processes, to go on if one has another batch (`here`) than the first."""
     differing = differences(there, here, "there")
     if jax.process_count() == 1:
         return
@@ -69,9 +60,6 @@ def share(work: Callable[[], None], kept: str) -> None:
 
     A process whose share fails waits for the others: if it ended, JAX would end them too. `kept`
     says what is left if the batch ends early.
-
-    Raises:
-        BatchError: if the share of this process fails, or that of another, or a process ended.
     """
     if jax.process_count() == 1:
         return work()
@@ -91,21 +79,13 @@ def share(work: Callable[[], None], kept: str) -> None:
 
 
 def wait_for_all(name: str) -> None:
-    """Go on when all processes have come to the place of this name.
-
-    Raises:
-        BatchError: if a process ended before.
-    """
+    """Go on when all processes have come to the place of this name."""
     if jax.process_count() > 1:
         _together(multihost_utils.sync_global_devices, name)
 
 
 def gather(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Arrays of the same shapes in every process, stacked, in every process.
-
-    Raises:
-        BatchError: if a process ended before.
-    """
+    """Arrays of the same shapes in every process, stacked, in every process."""
     return [_together(multihost_utils.process_allgather, x) for x in parts]
 
 

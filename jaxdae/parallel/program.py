@@ -69,11 +69,7 @@ class DeviceLayout(NamedTuple):
 
 @eqx.filter_jit
 def run_block(mapped: PyTree, shared: PyTree, rest: PyTree) -> PyTree:
-    """Results of one block: members, in the parts of `SplitCall`, that are computed in step.
-
-    Raises:
-        TypeError: for results that are no arrays of numbers.
-    """
+    """Results of one block: members, in the parts of `SplitCall`, that are computed in step."""
 
     def member(mapped):
         call = join(mapped, shared, rest)

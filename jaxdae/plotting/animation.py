@@ -31,13 +31,7 @@ _NEARLY_WHITE = 248
 
 
 class Timing(NamedTuple):
-    """Which times a film shows, and how fast.
-
-    Args:
-        ts: times of the frames [s], shape `(frames,)`.
-        delay: from frame to frame [s], a multiple of 0.01 s.
-        speed: seconds of motion in a second of film.
-    """
+    """Times of frames [s], from one to the next [s], and seconds of motion in one of film."""
 
     ts: np.ndarray
     delay: float
@@ -45,17 +39,7 @@ class Timing(NamedTuple):
 
 
 def timing(first: float, last: float, *, fps: float, speed: float | None) -> Timing:
-    """Frames of a motion, in real time where it lasts 2 to 20 s and no speed is asked for.
-
-    Args:
-        first: its start [s].
-        last: its end [s], before the start where the run goes backwards.
-        fps: frames per second, rounded so that the time between them is a multiple of 0.01 s.
-        speed: seconds of motion in a second of film, or `None`.
-
-    Raises:
-        ValueError: for rates or speeds that nothing can show, or too many frames.
-    """
+    """Frames of a motion, in real time where it lasts 2 to 20 s and no speed is asked for."""
     if not 0.0 < fps <= _FASTEST:
         raise ValueError(f"fps={fps!r} must be above 0 and at most {_FASTEST:g} frames per second.")
     if speed is not None and not 0.0 < speed < math.inf:
@@ -88,16 +72,7 @@ def simple_speed(length: float) -> float:
 
 
 class Film:
-    """A figure that shows one frame after the other.
-
-    Args:
-        trajectory: the run.
-        timing: which times to show.
-        names: whether to write the names of points.
-        plane: onto which to project, or `None`.
-        title: heading.
-        width: of the frames in pixels.
-    """
+    """A figure that shows one frame after the other."""
 
     def __init__(
         self,

@@ -17,15 +17,7 @@ LEVELS = {"|phi|": "phi", "|d(phi)/dt|": "phi_dot"}
 
 
 def plot_levels(runs: dict[str, dict[str, Any]], *, title: str | None = None) -> Figure:
-    """Draw the violation at both levels over time, a column for each condition.
-
-    Args:
-        runs: by condition and by name; each with `ts` and `violation`.
-        title: heading of the figure.
-
-    Returns:
-        The figure. Runs that fail end where they fail.
-    """
+    """Draw the violation at both levels over time, a column for each condition."""
     figure, axes = style.new_axes(len(LEVELS), len(runs), title=title, sharex=False)
     for column, (condition, named) in enumerate(runs.items()):
         axes[0, column].set_title(condition, fontsize="medium")
@@ -103,16 +95,7 @@ _MARKERS = ("o", "*", "D", "s", "^")
 
 
 def plot_planes(planes: list[CostPlane], *, heading: str, title: str | None = None) -> Figure:
-    """Draw costs over `(K_D h, K_P h^2)`, with the stability limit, gains and a tuner's path.
-
-    Args:
-        planes: a panel each.
-        heading: of the colours: what the cost is.
-        title: heading of the figure.
-
-    Returns:
-        The figure. Cells in which runs fail are grey.
-    """
+    """Draw costs over `(K_D h, K_P h^2)`, with the stability limit, gains and a tuner's path."""
     figure = Figure(figsize=(1.5 + 5.0 * len(planes), 4.6))
     figure.set_layout_engine("constrained")
     axes = figure.subplots(1, len(planes), squeeze=False, sharey=True)[0]

@@ -167,17 +167,7 @@ def _chosen(found: Shapes, points: Sequence[str] | str | None) -> tuple[str, ...
 
 
 class Scene:
-    """Axes of equal scale with room for everything that is drawn at any time.
-
-    Args:
-        shapes: at all times that will be drawn.
-        plane: two of `"xyz"`, onto which a mechanism in space is projected; `None` for all it has.
-        title: heading.
-        legend: leave room for one beside the axes.
-
-    Raises:
-        ValueError: for another plane.
-    """
+    """Axes of equal scale with room for everything that is drawn at any time."""
 
     def __init__(
         self, shapes: Shapes, *, plane: str | None, title: str | None = None, legend: bool = True
@@ -241,14 +231,7 @@ class Scene:
     def draw_position(
         self, i: int, *, alpha: float = 1.0, color: Any = None, label: str | None = None
     ) -> None:
-        """Bodies, links and joints at time `i`; the ground is drawn by `draw_ground`.
-
-        Args:
-            i: number of the time.
-            alpha: opacity.
-            color: of everything, instead of one for links and one for bodies.
-            label: for the legend.
-        """
+        """Bodies, links and joints at time `i`; the ground is drawn by `draw_ground`."""
         shapes, look = self.shapes, {"alpha": alpha}
         link, body = (LINK, BODY) if color is None else (color, color)
         if self.flat:

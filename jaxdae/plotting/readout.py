@@ -21,11 +21,7 @@ _POINTS_BETWEEN_ROWS = 8
 
 
 def check_quantities(quantities: Sequence[str], known: Iterable[str]) -> None:
-    """Refuse quantities that cannot be drawn, or none.
-
-    Raises:
-        ValueError: naming them, and those that can be.
-    """
+    """Refuse quantities that cannot be drawn, or none."""
     unknown = [quantity for quantity in quantities if quantity not in known]
     if unknown or not quantities:
         raise ValueError(
@@ -35,11 +31,7 @@ def check_quantities(quantities: Sequence[str], known: Iterable[str]) -> None:
 
 
 def named(trajectories: Any) -> dict[str, Any]:
-    """One trajectory, or a mapping from names to trajectories, as a mapping.
-
-    Raises:
-        ValueError: when the mapping is empty.
-    """
+    """One trajectory, or a mapping from names to trajectories, as a mapping."""
     if not isinstance(trajectories, Mapping):
         return {"": trajectories}
     if not trajectories:
@@ -48,11 +40,7 @@ def named(trajectories: Any) -> dict[str, Any]:
 
 
 def times(trajectory: Any) -> np.ndarray:
-    """Times [s] of the rows that belong to the run, shape `(rows,)`.
-
-    Raises:
-        ValueError: when the trajectory is a batch.
-    """
+    """Times [s] of the rows that belong to the run, shape `(rows,)`."""
     ts = np.asarray(trajectory.ts)
     if ts.ndim != 1:
         raise ValueError(
@@ -79,12 +67,7 @@ def velocities_are_rates(trajectory: Any) -> bool:
 
 
 def finished(ts: Any, *states: Any) -> np.ndarray:
-    """Whether rows are finite, and all before them, shape of `ts`.
-
-    Args:
-        ts: times, shape `(..., rows)`.
-        states: coordinates and velocities, shape `(..., rows, n)`.
-    """
+    """Whether rows are finite, and all before them, shape of `ts`."""
     alive = np.isfinite(ts)
     for x in states:
         alive &= (np.abs(x) < BLOWN_UP).all(axis=-1)

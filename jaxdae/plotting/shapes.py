@@ -97,16 +97,7 @@ def _placed(system: System, ts, q):
 
 
 def along(trajectory: Any, ts: np.ndarray | None = None) -> Shapes:
-    """What the system of a run looks like at given times.
-
-    Args:
-        trajectory: a run with `system`, `ts`, `q`, `v`.
-        ts: times within the run [s]; all rows, and times between where they are few, by default.
-
-    Raises:
-        ValueError: for a run without points, rows or of a batch, or times outside of it.
-        TypeError: where `System.points` returns something else.
-    """
+    """What the system of a run looks like at given times."""
     system, rows = getattr(trajectory, "system", None), _rows(trajectory)
     # What a run read from a file says of the positions of its points.
     stored = getattr(getattr(trajectory, "about", None), "drawing", None)

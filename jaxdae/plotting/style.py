@@ -75,12 +75,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def power_of_ten(value: float, position: int | None = None) -> str:
-    """A tick of a logarithmic axis, in plain text: formulas take longer to set than all the rest.
-
-    Args:
-        value: the tick.
-        position: its number.
-    """
+    """A tick of a logarithmic axis as plain text: formulas take longer than all the rest."""
     del position
     if value <= 0:
         return ""

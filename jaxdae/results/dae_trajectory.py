@@ -14,10 +14,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PyTree
 
 from jaxdae.checks import are_known
-from jaxdae.compiled import jit
 from jaxdae.events.records import GOES_ON
 from jaxdae.results import stored_equations
-from jaxdae.results.base import AbstractRun
+from jaxdae.results.base import AbstractRun, of_members
 from jaxdae.results.members import checked_index
 from jaxdae.results.naming import AxisLabels
 from jaxdae.results.stored import plain_arrays, results_of
@@ -310,19 +309,7 @@ def _one_row(run: DAETrajectory) -> Variables:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[rank:], x.dtype), run.last)
 
 
-def _of_members(function: Callable) -> Callable:
-    """A function of a run; of a batch, of each member."""
-
-    @jit
-    def call(run: DAETrajectory, *arguments):
-        if run.final_time.ndim > 0:
-            return eqx.filter_vmap(lambda one: call(one, *arguments))(run)
-        return function(run, *arguments)
-
-    return call
-
-
-@_of_members
+@of_members
 def _at_rows(run: DAETrajectory, function):
     """`function(equations, index, t, variables)` at every row; NaN where it was not reached."""
     reached, equations = jnp.isfinite(run.ts), _equations(run)
@@ -348,12 +335,12 @@ def _violation(equations, index, t, variables):
     return violation(equations, index, t, variables)
 
 
-@_of_members
+@of_members
 def _final(run: DAETrajectory) -> Variables:
     return invalidated(run.last, ~run.reached)
 
 
-@_of_members
+@of_members
 def _evaluated(run: DAETrajectory, t) -> Variables:
     equations, inner = _equations(run), run.interpolation
 

@@ -24,11 +24,7 @@ class Varied(eqx.Module):
 
     @classmethod
     def of(cls, shape: tuple[int, ...], axes, values: dict[str, Any]) -> "Varied":
-        """Values of a batch of a shape, checked, and repeated along the axes they do not name.
-
-        Raises:
-            ValueError: for a single run, axes or values that do not fit.
-        """
+        """Values of a batch of a shape, checked, and repeated along the axes they do not name."""
         if not shape:
             raise ValueError("this is one run, not a batch: nothing varies between its members.")
         axes = _axis_names(shape, axes)

@@ -10,14 +10,7 @@ from jaxdae.storage.runs import EQUATIONS, WORKS
 
 
 class AxisLabels(NamedTuple):
-    """What stands along the last axis of a quantity.
-
-    Args:
-        dimension: what its entries are of, `"coordinate"`, …; empty for one number in a row.
-        names: of the entries.
-        units: of the entries; empty where none is claimed.
-        pattern: of the name of an entry by itself.
-    """
+    """What stands along the last axis of a quantity; the pattern is of names by themselves."""
 
     dimension: str
     names: list[str]

@@ -40,15 +40,7 @@ _NAMED = ("trace", "fixed")
 
 
 def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
-    """All that can be read of a run: arrays by name, and what is said of it.
-
-    Args:
-        run: a `Trajectory` of saved states, batches included.
-        drawn: whether with the positions of the points that its system declares.
-
-    Raises:
-        ValueError: inside a JAX transformation, or for a run that saved no states.
-    """
+    """All that can be read of a run: arrays by name, and what is said of it."""
     check_known(run)
     read = jax.device_get(_read(run))
     plain, left_out = parameters(run)
@@ -153,11 +145,7 @@ def plain_arrays(parts: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, .
 
 
 def check_parameters(run: Any, system: Any) -> None:
-    """See that a system has the parameters that were stored, as far as it has their names.
-
-    Raises:
-        ValueError: naming the first that differs, and both values.
-    """
+    """See that a system has the parameters that were stored, as far as it has their names."""
     known = run.parameters
     for name, x in named("system", system).items():
         if name not in known or not eqx.is_array_like(x):
@@ -224,11 +212,7 @@ class Drawing(NamedTuple):
 
 
 def drawing_of(run: Any) -> Drawing | None:
-    """The drawing of a run at its saved rows; `None` where its system declares none.
-
-    Warns:
-        RuntimeWarning: where `System.points` fails, or positions would fill too much of memory.
-    """
+    """The drawing of a run at its saved rows; `None` where its system declares none."""
     try:
         points, rates = jax.device_get(derived_quantities.at_rows(run, _points_and_rates))
     except Exception as error:  # of a user's method, after a run that may have taken hours

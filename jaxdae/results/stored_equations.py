@@ -29,11 +29,7 @@ _STATES = ("before", "after")
 
 
 def values(run: Any) -> tuple[dict[str, np.ndarray], About]:
-    """All that can be read of a run: arrays by name, and what is said of it.
-
-    Raises:
-        ValueError: inside a JAX transformation, or for a run that saved no rows.
-    """
+    """All that can be read of a run: arrays by name, and what is said of it."""
     check_known(run)
     if run.ts is None:
         raise ValueError(

@@ -32,13 +32,7 @@ _RESERVED = ("time", "row", "coordinate", "constraint", "position_constraint", "
 
 
 class Column(NamedTuple):
-    """One column of a table.
-
-    Args:
-        name: which no other column has.
-        unit: empty where none is claimed.
-        values: one for each row of the table.
-    """
+    """One column of a table."""
 
     name: str
     unit: str

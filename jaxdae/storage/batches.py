@@ -45,13 +45,7 @@ class StoredBatch(NamedTuple):
 
 
 class Store:
-    """A directory that takes the results of one batch.
-
-    Args:
-        directory: the folder; made if it does not exist.
-        fingerprint: what batch this is.
-        results: names, and shapes and dtypes of the results of a block, leading axis `members`.
-    """
+    """A directory that takes the results of one batch."""
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, Any], results: dict[str, Any]):
         self.directory, self._held = Path(directory), contextlib.ExitStack()
@@ -73,15 +67,7 @@ class Store:
         return f"Finished chunks are kept in {self.directory}: the same call goes on from there."
 
     def open(self, overwrite: bool) -> list[tuple[int, int]]:
-        """Make the directory ready, or see that it is one of this batch; keep others from it.
-
-        Returns:
-            The chunks that are finished, each the first member and the member after the last.
-
-        Raises:
-            StoredBatchError: if it holds something else, is damaged, another process computes it,
-                or the disk is too small.
-        """
+        """Make the directory ready, or see that it is one of this batch; keep others from it."""
         self.close()  # where it is opened again
         self.directory.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(held(self.directory / _MANIFEST, self._in_use))
@@ -97,11 +83,7 @@ class Store:
         return []
 
     def write(self, start: int, stop: int, arrays: list[np.ndarray]) -> None:
-        """Put the results of a chunk to the disk, and then record that they are there.
-
-        Raises:
-            OSError: if they cannot be written; the chunk is not recorded then.
-        """
+        """Put the results of a chunk to the disk, and then record that they are there."""
         for (name, entry), array in zip(self.manifest["results"].items(), arrays, strict=True):
             # Not through a mapping: a full disk is an error of `write`, but the end of the process
             # in a mapping.

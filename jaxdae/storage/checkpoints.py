@@ -48,11 +48,7 @@ def save(path: Path, fingerprint: dict[str, Any], rows: int, tree: PyTree) -> No
 
 
 def alone(path: Path, caller: str) -> AbstractContextManager[None]:
-    """Keep other runs from a checkpoint while this one writes it.
-
-    Raises:
-        CheckpointError: if another run has it, naming its process.
-    """
+    """Keep other runs from a checkpoint while this one writes it."""
 
     def refused(holder: str) -> CheckpointError:
         reason = f"another run writes the checkpoint {path} ({holder})"
@@ -66,12 +62,7 @@ def alone(path: Path, caller: str) -> AbstractContextManager[None]:
 def load(
     path: Path, fingerprint: dict[str, Any], like: Callable[[int], PyTree]
 ) -> tuple[int, PyTree]:
-    """Number of finished evaluations and arrays of the same run, which are `like(rows)`.
-
-    Raises:
-        CheckpointError: if the file is not a checkpoint, is truncated or corrupt, has another
-            format version, or belongs to another run; the file is left as it is.
-    """
+    """Number of finished evaluations and arrays of the same run, which are `like(rows)`."""
     header, payload = _verified(path, path.read_bytes())
     _require_same(path, header, fingerprint)
     try:

@@ -193,11 +193,7 @@ def _plain(x: Any) -> Any:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in errors of the system: a full disk names none, a closed folder a partial one.
-
-    Raises:
-        OSError: of the same kind, with the name.
-    """
+    """Name the file in errors of the system: a full disk names none."""
     try:
         yield
     except OSError as error:
@@ -219,11 +215,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder that only its owner may read and write, or make one so.
-
-    Raises:
-        OSError: if it cannot be made.
-    """
+    """Make a folder that only its owner may read and write, or make one so."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
     with contextlib.suppress(PermissionError):  # of somebody else

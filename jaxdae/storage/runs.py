@@ -153,16 +153,7 @@ def shared_times(ts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def read(path: str | Path, kind: str = MOTION) -> tuple[dict[str, np.ndarray], About]:
-    """The arrays of a trajectory that `write` has written, and what is said of it.
-
-    Args:
-        path: of the file.
-        kind: of run that is wanted.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        TrajectoryFileError: if it holds something else, is damaged, or is of a later format.
-    """
+    """The arrays of a trajectory that `write` has written, and what is said of it."""
     asked = Path(path).expanduser()
     # The folder "." has no name that a suffix could be put behind.
     path = asked if asked.is_file() or not asked.name else with_suffix(asked)

@@ -41,7 +41,9 @@ def in_dtype(tree, dtype):
 
 def _converted(leaf, dtype):
     if type(leaf) is float:
-        return np.asarray(leaf, dtype)  # a hundredth of the time that an array of JAX takes
+        number = np.asarray(leaf, dtype)  # a hundredth of the time that an array of JAX takes
+        number.flags.writeable = False
+        return number
     _refuse_complex(leaf)
     if isinstance(leaf, float) or eqx.is_inexact_array(leaf):
         return leaf if getattr(leaf, "dtype", None) == dtype else known_array(leaf, dtype)

@@ -12,6 +12,7 @@ from jaxdae.tuning.conditions import (
     Members as Members,
     perturbed_states as perturbed_states,
 )
+from jaxdae.tuning.constraints import Equality as Equality, Inequality as Inequality
 from jaxdae.tuning.costs import (
     AbstractCost as AbstractCost,
     ControlEffort as ControlEffort,

@@ -3,7 +3,7 @@
 import contextlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TYPE_CHECKING
@@ -20,12 +20,14 @@ from jaxdae.stability.arguments import check_counts, check_least, is_real
 from jaxdae.storage import checkpoints
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import resumption
+from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.descent import DESCENT
 from jaxdae.tuning.endings import after_all_steps, in_words, require_a_start
 from jaxdae.tuning.optimizers import choose, Mode
 from jaxdae.tuning.parametrizations import resolve
 from jaxdae.tuning.problem import Chosen, Record, strongly_typed
 from jaxdae.tuning.result import TuningHistory, TuningResult
+from jaxdae.tuning.scipy_minimizers import ScipyRun
 
 # Both are imported where they are used: many programs that import the package never tune.
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ class TuningStep(NamedTuple):
 
     Attributes:
         step: number of the optimizer step; 0 is the evaluation of the initial parameters.
-        loss: objective of every start, shape (starts,); NaN of those that have ended.
+        loss: objective of every start, shape (starts,); NaN of those that are not running, as are
+            all but one of SciPy's optimizers, which take them in turn.
         gradient_norm: norm of every start's gradient, shape (starts,).
         skipped: which starts had their step refused, shape (starts,).
         best_loss: smallest loss so far.
@@ -77,6 +80,7 @@ def tune(
     params: PyTree,
     *,
     optimizer: "Optimizer" = None,
+    constraints: "Constraint | Sequence[Constraint]" = (),
     steps: int = 100,
     tolerance: float | None = None,
     mode: Mode = "auto",
@@ -117,8 +121,11 @@ def tune(
             differentiate it.
         params: pytree of parameters.
         optimizer: a name in `jaxdae.tuning.optimizers.OPTIMIZERS` ("lm", "gauss-newton", "l-bfgs",
-            "adam"), any optax optimizer, a solver of optimistix that minimizes or makes least
-            squares; by default one that suits the objective.
+            "adam", "slsqp", "trust-constr"), any optax optimizer, a solver of optimistix that
+            minimizes or makes least squares; by default one that suits the objective: SLSQP where
+            there are constraints.
+        constraints: `Equality` and `Inequality`, functions of the resolved parameters, for
+            optimizers that take them; bounds are parametrizations, which every optimizer keeps.
         steps: largest number of steps; the objective is evaluated `steps + 1` times at most.
         tolerance: at which an optimizer has converged, relative; by default the root of the
             round-off of the parameters' precision, or `rtol` of a solver of optimistix. Those of
@@ -126,12 +133,13 @@ def tune(
         mode: "forward" (one tangent for each parameter; for up to about 16 of them), "reverse"
             (one backward pass), or "auto": the objective's own `mode`, else reverse; for least
             squares forward unless there are more parameters than residuals.
-        starts: number of starts, run at once. The first is `params` itself, the others are normal
-            perturbations of its unconstrained arrays.
+        starts: number of starts, run at once, or by SciPy's optimizers in turn. The first is
+            `params` itself, the others are normal perturbations of its unconstrained arrays.
         spread: standard deviation of these perturbations; for `Positive`, of the logarithm.
         key: random key of the perturbations; by default `jax.random.key(0)`.
         checkpoint: file to save the run in, so that it can be continued. Saved after the first
-            evaluation, every `checkpoint_every` steps, on interruption and at the end.
+            evaluation, every `checkpoint_every` steps, on interruption and at the end. Not for
+            SciPy's optimizers, which keep their state to themselves.
         checkpoint_every: steps between two saves.
         resume: continue from `checkpoint`; the numbers are those of an uninterrupted run, bit for
             bit on the same machine and software. Without such a file the run starts afresh.
@@ -148,7 +156,7 @@ def tune(
     Raises:
         ValueError: if nothing is trainable, a setting does not make sense, the objective is not
             a real scalar, it is not finite at any start, there is no such optimizer, it needs
-            residuals and there are none.
+            residuals and there are none, or a run of SciPy's is to be saved.
         IsADirectoryError: if `checkpoint` is a folder.
         FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
         CheckpointError: if the file to resume from is damaged, belongs to another run, or the
@@ -164,10 +172,18 @@ def tune(
     file = _File(checkpoint, resume, overwrite, checkpoint_every)
     key = jax.random.key(0) if key is None else key
     check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
-    chosen = choose(objective, params, optimizer, mode, tolerance)
-    run = TuningLoop(
-        chosen, chosen.method.initial_state(chosen.problem, starts, spread, key), steps
-    )
+    chosen = choose(objective, params, optimizer, mode, tolerance, constraints)
+    if chosen.method is None:
+        if checkpoint is not None:
+            raise ValueError(
+                f"tune: of {chosen.words.split(',')[0]} no run can be saved or resumed: SciPy "
+                "keeps its state to itself; leave `checkpoint` out, or choose an optimizer whose "
+                'state is in arrays, such as "l-bfgs" or "adam".'
+            )
+        run = ScipyRun(chosen, starts, spread, key, steps)
+    else:
+        state = chosen.method.initial_state(chosen.problem, starts, spread, key)
+        run = TuningLoop(chosen, state, steps)
     seed = np.asarray(jax.random.key_data(key)).tolist()
     search = {"mode": run.problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
     with heard(), file.alone():
@@ -178,7 +194,7 @@ def tune(
             file.compare(run)
         reason = _loop(run, file, progress, callback)
         result = _result(run, chosen, params, _in_words(run, reason), began, before)
-    if result.stop_reason == "stalled":
+    if result.stop_reason in ("stalled", "infeasible"):
         warnings.warn(f"tune: {result.ending}.", stacklevel=2)
     return result
 
@@ -187,6 +203,7 @@ class TuningLoop:
     """All starts at once, one evaluation of each at a time."""
 
     def __init__(self, chosen: Chosen, state: Any, steps: int):
+        assert chosen.method is not None  # SciPy's minimizers have a run of their own
         self.problem, self.method, self.steps = chosen.problem, chosen.method, steps
         self.compile_seconds, self._begin = 0.0, state
         # The arrays of the problem are arguments of the compiled step, not constants in it.
@@ -277,6 +294,10 @@ class TuningLoop:
             return None, None
         return np.asarray(fit[0])[start], np.asarray(fit[1])[start]
 
+    def violations(self) -> dict[str, float]:
+        """None, there are no constraints."""
+        return {}
+
     def like(self, rows: int) -> tuple[Any, TuningHistory]:
         """Shapes and dtypes of what a checkpoint stores after so many rows."""
         return self.state, TuningHistory.empty(rows, self.state.progress.best_loss.size)
@@ -342,7 +363,7 @@ class _File:
         self._saved = run.rows
 
 
-def _loop(run: TuningLoop, file: _File, progress: bool, callback) -> str:
+def _loop(run: TuningLoop | ScipyRun, file: _File, progress: bool, callback) -> str:
     """Evaluate until a reason to stop, and return it."""
     from tqdm import tqdm
 
@@ -370,20 +391,25 @@ def _loop(run: TuningLoop, file: _File, progress: bool, callback) -> str:
             file.save(run, due_only=False)
 
 
-def _in_words(run: TuningLoop, reason: str) -> tuple[str, str]:
+def _in_words(run: TuningLoop | ScipyRun, reason: str) -> tuple[str, str]:
     """Why the run stopped, in a word and in words."""
-    if reason == "callback":
-        return reason, "the callback returned True"
-    best = run.best()[0]
-    ending = run.ending(best)  # the best start may have ended while others went on
-    if ending[0] == "steps" and run.rows > 1 and run.method is DESCENT:
-        history = run.history.of_start(best)
+    ending = run.ending(run.best()[0])
+    if (
+        ending[0] == reason == "steps"
+        and run.rows > 1
+        and isinstance(run, TuningLoop)
+        and run.method is DESCENT
+    ):
+        history = run.history.of_start(run.best()[0])
         return reason, after_all_steps(history.loss, history.gradient_norm)
-    return ending
+    if reason == "steps" or ending[0] == "infeasible":
+        # The best start may have ended while others went on.
+        return ending
+    return reason, "the callback returned True"
 
 
 def _result(
-    run: TuningLoop,
+    run: TuningLoop | ScipyRun,
     chosen: Chosen,
     params: PyTree,
     stop: tuple[str, str],
@@ -411,6 +437,7 @@ def _result(
         method=chosen.words,
         residuals=residuals,
         jacobian=jacobian,
+        violations=run.violations(),
         certificate=_certificate(objective, resolve(raw), residuals),
         budget=str(getattr(objective, "budget", "")),
         wall_seconds=time.perf_counter() - began,

@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from jaxdae.names import unknown_name
 from jaxdae.tuning import damping, iteration
+from jaxdae.tuning.constraints import check_constraints
 from jaxdae.tuning.descent import default_optimizer, DESCENT
 from jaxdae.tuning.iteration import ITERATION
 from jaxdae.tuning.problem import Chosen, TuningProblem
@@ -58,6 +59,16 @@ OPTIMIZERS: dict[str, NamedOptimizer] = {
         "for any objective; slow, but it bears rough ones",
         lambda _: default_optimizer(),
     ),
+    "slsqp": NamedOptimizer(
+        "SLSQP of SciPy",
+        "for objectives under constraints: sequential quadratic programs",
+        lambda _: "slsqp",
+    ),
+    "trust-constr": NamedOptimizer(
+        "trust-constr of SciPy",
+        "for objectives under constraints, where SLSQP fails: trust regions and a barrier",
+        lambda _: "trust-constr",
+    ),
 }
 
 
@@ -67,9 +78,11 @@ def choose(
     optimizer: Any,
     mode: Mode = "auto",
     tolerance: float | None = None,
+    constraints: Any = (),
 ) -> Chosen:
     """The optimizer that was asked for, or the one that suits the objective."""
     problem = TuningProblem.make(objective, params, None, check_mode(objective, mode))
+    problem = dataclasses.replace(problem, constraints=check_constraints(constraints))
     point = ravel_pytree(problem.trained)[0]
     epsilon = float(jnp.finfo(point.dtype).eps)
     if optimizer is None:
@@ -105,6 +118,9 @@ def check_mode(objective: Any, mode: str) -> str:
 
 def _suitable(problem: TuningProblem, size: int) -> tuple[str, str]:
     """Name of the optimizer for a kind of objective, and the reason."""
+    if problem.constraints:
+        names = ", ".join(x.name for x in problem.constraints)
+        return "slsqp", f"because there are constraints ({names})"
     if not _offers_residuals(problem.objective):
         return "adam", "because the objective offers no residuals"
     try:
@@ -126,6 +142,14 @@ def _driven(problem: TuningProblem, optimizer: Any, title: str, size: int, mode:
     """The problem with its optimizer, and the method that drives it."""
     import optax
 
+    if isinstance(optimizer, str):  # of SciPy
+        return dataclasses.replace(problem, optimizer=optimizer), None
+    if problem.constraints:
+        raise ValueError(
+            f"tune: {title} takes no constraints, and there is {problem.constraints[0].name!r}; "
+            'choose "slsqp" or "trust-constr", or a parametrization that keeps the condition by '
+            "itself: Positive, Interval, PositiveDefinite, HurwitzPolynomial."
+        )
     if isinstance(optimizer, optax.GradientTransformation):
         optimizer = optax.with_extra_args_support(optimizer)
         return dataclasses.replace(problem, optimizer=optimizer), DESCENT

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxdae.reprs import Module
 from jaxdae.systems.calls import traced_in_words
+from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.parametrizations import resolve, trainable
 
 
@@ -119,6 +120,7 @@ class TuningProblem(Module):
         mode: how derivatives are computed, "forward" or "reverse".
         tolerance: relative; when an optimizer that can converge has.
         residuals_of: shape and type of the residuals an optimizer of least squares works on.
+        constraints: what an optimizer that takes constraints must keep.
     """
 
     objective: Any
@@ -128,6 +130,7 @@ class TuningProblem(Module):
     mode: str = eqx.field(static=True)
     tolerance: float = eqx.field(static=True, default=0.0)
     residuals_of: jax.ShapeDtypeStruct | None = eqx.field(static=True, default=None)
+    constraints: tuple[Constraint, ...] = ()
 
     @classmethod
     def make(cls, objective, params: PyTree, optimizer: Any, mode: str) -> "TuningProblem":
@@ -212,12 +215,12 @@ class Chosen(NamedTuple):
 
     Attributes:
         problem: with the optimizer.
-        method: what drives it.
+        method: what drives it; `None` for SciPy's, which drive themselves.
         words: which it is, and why.
     """
 
     problem: TuningProblem
-    method: TuningMethod
+    method: TuningMethod | None
     words: str
 
 

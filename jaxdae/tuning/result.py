@@ -63,12 +63,13 @@ class TuningResult:
         evaluations: of the objective with its derivatives in this call, all starts together, those
             that line searches make included; none after a start has ended.
         skipped: refused rows of the best start.
-        stop_reason: "converged", "stalled", "steps" or "callback".
+        stop_reason: "converged", "stalled", "infeasible", "steps" or "callback".
         ending: the same in words, with the number that was compared with a tolerance.
         method: which optimizer it was, and why.
         residuals: at `params`, shape (m,), from an optimizer of least squares; else `None`.
         jacobian: their derivative with respect to the unconstrained arrays, shape (m, p), in the
             order of `jax.flatten_util.ravel_pytree` of the trained part of `raw`; else `None`.
+        violations: by how much each constraint is violated at `params`, by name.
         certificate: what the objective's `certificate(params)` says, if it has one.
         budget: step or work budget of the objective the optimum belongs to, "" if not stated.
         wall_seconds: duration of this call [s], compilation included.
@@ -91,6 +92,7 @@ class TuningResult:
     method: str
     residuals: Float[np.ndarray, " m"] | None
     jacobian: Float[np.ndarray, "m p"] | None
+    violations: dict[str, float]
     certificate: Any
     budget: str
     wall_seconds: float
@@ -111,6 +113,9 @@ class TuningResult:
             f"time        {self.wall_seconds:.2f} s, compiling {self.compile_seconds:.2f} s of it",
         ]
         lines += [f"budget      {self.budget}"] if self.budget else []
+        if self.violations:
+            amounts = ", ".join(f"{name} {x:.2g}" for name, x in self.violations.items())
+            lines += [f"violated by {amounts}"]
         if self.certificate is not None:
             lines += [f"certificate {self.certificate}"]
         return "\n".join([*lines, "parameters", *self._changes()])

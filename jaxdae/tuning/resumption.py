@@ -62,6 +62,7 @@ def fingerprint(
         A dictionary of JSON values.
     """
     problem, method = chosen.problem, chosen.method
+    assert method is not None  # `tune` saves no runs of SciPy's
     program, optimizer = method.program(problem), method.memory(state)
     trained, objective = problem.trained, problem.objective
     name = getattr(objective, "__qualname__", type(objective).__name__)

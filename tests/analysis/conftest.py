@@ -130,8 +130,6 @@ def random_forces(kind: str, count: int, seed: int, n: int = 4):
 
     stiffness = spd(0.3) - rng.uniform(0, 1.2, (count, 1, 1)) * np.eye(n)
     circulatory, damping = skew(0.8), rng.uniform(0.2, 1.5, (count, 1, 1)) * spd(0.2)
-    if kind == "conservative":
-        stiffness, circulatory, damping = spd(0.4), 0 * circulatory, 0 * damping
     fields = [
         spd(0.5),
         stiffness,
@@ -140,7 +138,7 @@ def random_forces(kind: str, count: int, seed: int, n: int = 4):
         circulatory,
         rng.normal(size=(count, n)) + np.array([3.0] + [0.0] * (n - 1)),
         spd(0.0) * rng.choice([-1, 1], (count, 1, 1)),
-        rng.normal(size=count) * (0.0 if kind == "conservative" else 0.3),
+        0.3 * rng.normal(size=count),
     ]
     if kind == "rolling":
         fields.append(rng.normal(size=(count, 3)))

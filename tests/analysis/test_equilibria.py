@@ -7,7 +7,6 @@ import pytest
 
 import jaxdae
 from jaxdae.analysis import equilibrium, EquilibriumError
-from jaxdae.models.ball_beam import BallBeam
 
 # Newton's method ends at round-off of numbers of order 1 to 100.
 TIGHT = 1e-11
@@ -24,15 +23,6 @@ def test_a_pushed_bead_balances_where_the_slope_holds_it(bead):
     assert max(np.abs(x).max() for x in found.residual if x.size) < TIGHT
 
 
-@pytest.mark.slow
-def test_a_guess_that_balances_is_kept(make_random_forces, take_lane):
-    """Other equilibria of these systems are near; the constraint force is not zero."""
-    system = take_lane(make_random_forces("general", 2, seed=3), 0)
-    found = equilibrium(system, jnp.zeros(4))
-    np.testing.assert_allclose(found.q, 0.0, atol=1e-14)
-    np.testing.assert_allclose(found.multipliers, [system.lam], rtol=1e-13)
-
-
 def test_controls_are_found_for_a_place_that_is_held(bead):
     system = bead()
     found = equilibrium(
@@ -41,21 +31,6 @@ def test_controls_are_found_for_a_place_that_is_held(bead):
     stiffness = system.stiffness + system.mass * system.gravity * system.curvature
     np.testing.assert_allclose(found.q[0], 0.5, atol=0)
     np.testing.assert_allclose(found.u, [0.5 * stiffness], atol=TIGHT)
-
-
-@pytest.mark.slow
-def test_ball_and_beam_rest_with_the_current_and_voltage_of_the_paper():
-    system = BallBeam()
-    q, _ = system.start()
-    found = equilibrium(
-        system, q + 0.01, jnp.zeros(1), jnp.zeros(1), free_controls=True, fixed=(0,)
-    )
-    weight = system.ball_mass * system.gravity * (system.rest_position + 0.01)
-    ratio = system.wheel_radius / system.beam_length
-    current = ratio * weight / system.torque_constant
-    np.testing.assert_allclose(found.q[1:], 0.0, atol=TIGHT)
-    np.testing.assert_allclose(found.w, [current], rtol=1e-9)
-    np.testing.assert_allclose(found.u, [system.resistance * current], rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -76,14 +51,6 @@ def test_derivatives_of_an_equilibrium_are_those_of_its_formula(bead):
     np.testing.assert_allclose(difference, exact[0], atol=1e-8)
     batch = jax.vmap(place, in_axes=(None, 0))(k, jnp.array([1.0, 3.0]))
     np.testing.assert_allclose(batch, np.array([1.0, 3.0]) / (2.0 + weight), rtol=1e-9)
-
-
-@pytest.mark.slow
-def test_single_precision_stays_single(bead):
-    found = equilibrium(bead(), np.array([0.3, 0.1], np.float32), u=np.array([3.0], np.float32))
-    assert found.q.dtype == found.multipliers.dtype == jnp.float32
-    exact = equilibrium(bead(), jnp.array([0.3, 0.1]), u=jnp.array([3.0]))
-    np.testing.assert_allclose(found.q, exact.q, rtol=1e-5)
 
 
 def test_a_slope_without_a_rest_is_refused_with_the_amount(bead):

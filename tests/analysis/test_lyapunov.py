@@ -62,15 +62,6 @@ def test_the_guaranteed_rate_holds_along_motions_and_is_the_best_of_its_family(r
         assert lyapunov_certificate(K_D, K_P, eps=eps).rate <= found.rate * (1 + 1e-9)
 
 
-def test_scalar_gains_stand_for_every_constraint():
-    one, three = (lyapunov_certificate(20.0, 100.0, m=m) for m in (None, 3))
-    assert one.weight.shape == (2, 2)
-    assert three.weight.shape == (6, 6)
-    np.testing.assert_allclose(one.rate, three.rate, rtol=1e-9)
-    # Critical damping of rate 10; no quadratic form certifies more than the spectrum.
-    assert 0 < one.rate < 10.0
-
-
 def test_gains_without_a_certificate_are_refused():
     with pytest.raises(ValueError, match="K_D must be positive definite, but has a value -1"):
         lyapunov_certificate(-1.0, 1.0)

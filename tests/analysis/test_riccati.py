@@ -67,15 +67,6 @@ def test_gradients_agree_with_finite_differences_in_both_modes(rng):
     np.testing.assert_allclose(jax.jit(jax.grad(slope))(0.0), second, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_known_matrices_under_a_transformation_give_the_same_gains():
-    """As in a function of other numbers: the solution is then traced though they are not."""
-    A, B = jnp.array([[0.0, 1.0], [0.0, 0.0]]), jnp.array([[0.0], [1.0]])
-    K = jax.jit(lambda x: x * lqr(A, B).K)(1.0)
-    # Of `q'' = u` and the cost `q^2 + q'^2 + u^2`; the solver's accuracy.
-    np.testing.assert_allclose(K, [[1.0, np.sqrt(3.0)]], rtol=1e-12)
-
-
 def test_batches_and_single_precision(rng):
     pairs = [random_pair(rng, 3, 1) for _ in range(4)]
     batch = [jnp.stack(x) for x in zip(*pairs, strict=True)]
@@ -135,16 +126,6 @@ def test_what_is_neither_a_pair_nor_a_linearization_is_refused():
         lqr(np.eye(2), np.ones((2, 1)), errors=(0,))
     with pytest.raises(ValueError, match=r"no controls; find it with equilibrium\(…, u=…"):
         lqr(eqx.tree_at(lambda x: x.equilibrium.u, linear, None))
-
-
-def test_the_regulator_of_a_linearization_is_that_of_its_matrices():
-    """All of its errors move here: nothing is left out, and weights are in the same order."""
-    _, linear = drifting()
-    Q, R = np.diag([1.0, 2.0, 3.0]), np.array([[0.5]])
-    found, expected = lqr(linear, Q=Q, R=R), lqr(linear.A, linear.B, Q, R)
-    np.testing.assert_allclose(found.K, expected.K, rtol=1e-12)
-    assert expected.feedback is None
-    np.testing.assert_array_equal(found.feedback.K, found.K)
 
 
 def test_what_does_not_fit_is_refused():

@@ -66,13 +66,6 @@ def test_the_redundant_matrix_is_that_of_the_motion_off_the_constraints(bead):
     )
 
 
-def test_the_choice_of_independent_coordinates_does_not_change_the_roots(bead):
-    system = bead()
-    eq = equilibrium(system, jnp.array([0.5, 0.1]), u=jnp.array([4.0]))
-    by_x, by_y = (spectrum(linearize(system, eq, independent=(k,))) for k in ("x", "y"))
-    np.testing.assert_allclose(by_x.others, by_y.others, atol=TIGHT)
-
-
 @pytest.mark.slow
 def test_a_knife_edge_is_stable_and_no_more(knife):
     """Same negative roots as a holonomic system; its equilibria form a line."""
@@ -85,16 +78,6 @@ def test_a_knife_edge_is_stable_and_no_more(knife):
     np.testing.assert_allclose(sorted_roots(found.others), sorted_roots(by_hand), atol=TIGHT)
     assert found.verdict == "stable"
     assert "equilibria form a 1-dimensional manifold" in found.reason
-
-
-@pytest.mark.slow
-def test_a_perturbed_knife_edge_comes_to_rest_elsewhere(knife):
-    start = jaxdae.consistent_state(knife, jnp.array([0.3, 0.0, 0.5]), jnp.zeros(3))
-    run = jaxdae.simulate(knife, Multipliers(), start, t1=40.0, dt=0.02, solver=RK4())
-    # Roots -0.35 and -0.7 leave exp(-14) of the start in the decaying variables.
-    assert np.abs(np.asarray(run.q)[-1, [0, 2]]).max() < 1e-5
-    assert np.abs(np.asarray(run.v)[-1]).max() < 1e-5
-    assert abs(float(run.q[-1, 1])) > 1e-2
 
 
 @pytest.mark.slow
@@ -208,14 +191,6 @@ def test_roots_have_the_right_derivative_through_the_equilibrium(bead):
     np.testing.assert_allclose(difference, slope, rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_single_precision_gives_the_same_verdict(bead):
-    eq = equilibrium(bead(), np.zeros(2, np.float32), u=np.zeros(1, np.float32))
-    lin = linearize(bead(), eq)
-    assert lin.A.dtype == jnp.float32
-    assert spectrum(lin).verdict == "asymptotically stable"
-
-
 STEPS, COUNT = 1500, 32
 
 
@@ -260,9 +235,9 @@ def _growth(systems, starts, horizons):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["general", "rolling", "conservative"])
+@pytest.mark.parametrize("kind", ["general", "rolling"])
 def test_no_verdict_is_contradicted_by_simulation(kind, make_random_forces, take_lane):
-    """96 random systems, at least 56 of them put to the test: decay, growth or a bounded motion."""
+    """64 random systems, at least 56 of them put to the test: decay, growth or a bounded motion."""
     systems = make_random_forces(kind, COUNT, seed=len(kind))
     independent = (1, 2) if kind == "rolling" else (1, 2, 3)
     batch = jax.tree.map(np.asarray, _linearizations(systems, independent))
@@ -289,12 +264,10 @@ def test_no_verdict_is_contradicted_by_simulation(kind, make_random_forces, take
     expected = {
         "general": {"asymptotically stable", "unstable"},
         "rolling": {"stable", "unstable"},
-        "conservative": {"undecided"},
     }[kind]
     assert set(verdicts) == expected
-    if kind != "conservative":
-        # At least 28 of each of the two families were put to the test.
-        assert (decided | (verdicts == "stable")).sum() >= 28
+    # At least 28 of each of the two families were put to the test.
+    assert (decided | (verdicts == "stable")).sum() >= 28
 
 
 class Sliding(jaxdae.System):

@@ -58,24 +58,6 @@ def test_a_rehearsal_calls_every_code_and_writes_its_results(
     assert "of estimate" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA A100-SXM4-80GB", "A100"),
-        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
-        ("NVIDIA L4", "L4"),
-        ("NVIDIA H200", "H200"),
-        ("NVIDIA L40S", None),
-        ("NVIDIA GeForce RTX 4080", None),
-        ("cpu", None),
-    ],
-)
-def test_a_gpu_is_found_by_the_name_that_jax_gives_it(gpu_batch, kind, name):
-    found = gpu_batch.published(kind)
-    assert name == (None if found is None else found.name)
-
-
 def test_measured_rates_stand_beside_estimates_for_the_same_gpu(gpu_batch):
     row = gpu_batch.Row("two-link", gpu_batch.MINE, "float64", 100, 10, seconds=[1.0, 2.0, 4.0])
     other = gpu_batch.Row("two-link", "MJX, vmap", "float64", 100, 10, missing="missing: x")

@@ -16,20 +16,6 @@ def test_a_missing_package_is_named_with_what_to_install(benchmark):
     assert base.version_of("wanted-code") == "not installed"
 
 
-def test_missing_and_failed_codes_are_told_apart(benchmark):
-    harness, base = benchmark("harness"), benchmark("competitors.base")
-
-    def missing():
-        raise base.MissingCodeError("x is not installed")
-
-    def failing():
-        raise OSError("long story\nshort reason")
-
-    assert harness.attempt(missing) == (None, "missing: x is not installed")
-    assert harness.attempt(failing) == (None, "failed: OSError: short reason")
-    assert harness.attempt(lambda: 3) == (3, None)
-
-
 def test_a_failing_code_does_not_stop_a_ladder_and_a_missing_one_ends_it(benchmark):
     ladder, base = benchmark("ladder"), benchmark("competitors.base")
     wanted = ladder.np.ones(2)
@@ -49,20 +35,6 @@ def test_a_failing_code_does_not_stop_a_ladder_and_a_missing_one_ends_it(benchma
 
     found = ladder.climb("code", missing, (1e-6, 1e-8), wanted)
     assert [x.missing for x in found] == ["missing: x is not installed (1e-06)"]
-
-
-def test_a_run_that_takes_seconds_ends_its_ladder_and_is_not_run_again(benchmark, monkeypatch):
-    ladder, base, calls = benchmark("ladder"), benchmark("competitors.base"), []
-    wanted = ladder.np.ones(2)
-    run = base.Run(lambda: calls.append(1) or wanted, 0.5)
-    assert len(ladder.climb("code", lambda _: run, (1e-6, 1e-8), wanted)) == 2
-    monkeypatch.setattr(ladder, "SLOW", 0.0)
-    points = ladder.climb("code", lambda _: run, (1e-6, 1e-8), wanted)
-    assert len(points) == 1
-    before = len(calls)
-    (row,) = ladder.timed("problem", points, 3)
-    assert len(calls) == before
-    assert row["seconds"] == [points[0].once_s] * 3
 
 
 def test_calls_are_timed_in_turn_and_short_ones_repeated(benchmark):
@@ -102,19 +74,6 @@ def test_runs_are_compared_at_an_error_that_is_not_larger(benchmark):
     # 9e-4 is no other error than 1e-3; what errs 2e-3 does not count.
     assert [(x["exudyn"]["error"], x["ratio"]) for x in found] == [(1e-3, 5.0), (1e-4, 10.0)]
     assert "5 to 10 times faster than Exudyn" in scaling.run_text(exudyn + own)
-
-
-def test_a_choice_of_problems_names_its_results(benchmark, monkeypatch):
-    harness = benchmark("harness")
-    monkeypatch.setattr("sys.argv", ["script", "--quick", "--problems", "b"])
-    chosen = harness.arguments("text", 9, ("a", "b"), ("a",))
-    assert (chosen.problems, chosen.some, chosen.repetitions) == (["b"], "-b", 3)
-    monkeypatch.setattr("sys.argv", ["script", "--quick"])
-    fewer = harness.arguments("text", 9, ("a", "b"), ("a",))
-    assert (fewer.problems, fewer.some, fewer.repetitions) == (["a"], "", 3)
-    monkeypatch.setattr("sys.argv", ["script"])
-    every = harness.arguments("text", 9, ("a", "b"), ("a",))
-    assert (every.problems, every.some, every.repetitions) == (["a", "b"], "", 9)
 
 
 def test_tables_and_figures_name_missing_codes(benchmark):

@@ -1,6 +1,5 @@
 """Calls that are compared make the same run."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,10 +15,3 @@ def test_new_systems_move_alike_by_whatever_code(benchmark):
     ]  # fmt: skip
     # Tolerances of 1e-8 in each of some ten steps; the stabilization acts on less than that.
     np.testing.assert_allclose(rows[1:], [rows[0]] * 2, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_calls_of_one_start_end_in_one_place(benchmark):
-    made = benchmark("repeated_calls").calls()
-    same = [jax.tree.leaves(f())[0] for (given, _), f in made.items() if given == "the same start"]
-    np.testing.assert_array_equal(same[0], same[1])

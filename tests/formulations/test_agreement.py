@@ -1,18 +1,16 @@
 """One motion, whatever the formulation: the matrix of systems and formulations.
 
 Systems that stand for a kind (`KINDS`) are paired with every formulation, or with the half that
-another of them is not, and the others with two each, in rotation, so that every formulation meets
-two or three of those. Either the pair gives the motion, the energy, the reactions and the powers of
-the system's reference formulation, or it stands in `REFUSED` with the message that it is refused
-with. Realizing forces are here with the sign law on the
-constraint, where they are exact; the linear, saturated and tanh laws never are, and
+another of them is not, and the others with two each, in rotation. Either the pair gives the motion,
+the energy, the reactions and the powers of the system's reference formulation, or it stands in
+`REFUSED` with the message that it is refused with. Realizing forces are here with the sign law on
+the constraint, where they are exact; the linear, saturated and tanh laws never are, and
 `test_realizing.py` has the order of their errors.
 
 Every pair runs on the native backend, but for those that it cannot take: they are in `NOT_NATIVE`
 with the reason, and run on the plain one. The systems in `PLAIN` run on both: between them they
 have holonomic, rheonomic and nonholonomic constraints, actuators, controllers, a singular mass
-matrix and no constraints at all. `kernels/tracing/test_formulations.py` compares the vector fields
-of nine systems besides. Motions of both backends are read by plain JAX.
+matrix and no constraints at all. Motions of both backends are read by plain JAX.
 """
 
 from typing import Any
@@ -113,7 +111,7 @@ def test_multipliers_agree_where_they_are_unique(system, matrix):
     ("system", "name"), slow_but_for_some([x for x in APPLIED if x[0] in CLOSED_FORMS])
 )
 def test_closed_forms_hold_in_every_formulation(system, name, matrix):
-    """Sleigh, disk and knife edge to 1e-9, their reactions too."""
+    """Sleigh and knife edge to 1e-9, their reactions too."""
     model: Any = case_of(system).system
     found = matrix.result(system, name)
     q, v = jax.vmap(model.exact_motion)(found.ts)

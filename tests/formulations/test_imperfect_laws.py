@@ -14,9 +14,8 @@ from scipy.optimize import brentq, newton
 
 import jaxdae
 from jaxdae import RealizingForces, simulate, State
-from jaxdae.formulations import BacklashLaw, DelayedLaw, LaggedLaw, LinearLaw, SignLaw, TanhLaw
+from jaxdae.formulations import BacklashLaw, DelayedLaw, LaggedLaw, LinearLaw, SignLaw
 from jaxdae.formulations.imperfect_laws import transport
-from jaxdae.models.sleigh import ChaplyginSleigh
 from jaxdae.solvers import RK4
 
 BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
@@ -96,33 +95,6 @@ def test_an_oscillator_with_a_late_damper_moves_by_the_root_of_its_quasi_polynom
     assert errors[2] < 1e-8
 
 
-def by_steps(end):
-    """The same from rest in time: `q' = 1` before the start, by intervals of one delay."""
-    late, state, t = (lambda t: 1.0), np.array([0.0, 1.0]), 0.0  # noqa: ARG005
-    while t < end:
-        result = solve_ivp(
-            lambda t, y, late=late: [y[1], -SPRING * y[0] - K * late(t - DELAY)],
-            (t, t + DELAY), state, rtol=1e-11, atol=1e-12, dense_output=True,
-        )  # fmt: skip
-        late, last = (lambda t, x=result.sol: x(t)[1]), result.sol
-        state, t = result.y[:, -1], t + DELAY
-    return last(end)[0]  # pyright: ignore[reportPossiblyUnboundVariable]
-
-
-@pytest.mark.slow
-def test_motions_begun_with_a_kink_are_those_of_the_method_of_steps():
-    """The history is the velocity of the start, which then changes at once."""
-    exact, errors = by_steps(2.0), []
-    for terms in (4, 8, 16):
-        law = DelayedLaw(LinearLaw(K), DELAY, terms)
-        made = run(law, State([0.0], [1.0]), spring=SPRING, t1=2.0)
-        errors.append(abs(float(made.last_state.q[0]) - exact))
-    # At least of second order in 1 / N, which the integral of a kink's error is.
-    assert errors[1] < errors[0] / 4
-    assert errors[2] < errors[1] / 4
-    assert errors[2] < 1e-4
-
-
 def roots(law, spring=0.0):
     """Of the linear motion with a law."""
     formulation, system = RealizingForces(law), Held(spring)
@@ -147,14 +119,6 @@ def test_a_late_damper_is_unstable_from_a_quarter_of_its_period_on():
     assert limit * DELAY == pytest.approx(np.pi / 2, rel=1e-7)
     found = roots(DelayedLaw(LinearLaw(K), DELAY), SPRING)
     assert np.abs(found - ROOT).min() < 1e-7
-
-
-def test_one_term_is_one_lag():
-    late, lagged = DelayedLaw(LinearLaw(K), DELAY, 1), LaggedLaw(LinearLaw(K), DELAY, 1)
-    args = jnp.array([0.3]), jnp.zeros(()), jnp.zeros(1), jnp.array([0.3])
-    z = jnp.array([0.7])
-    np.testing.assert_allclose(late.rate(z, *args), lagged.rate(z, *args), rtol=1e-15)
-    np.testing.assert_allclose(late.initial(*args), lagged.initial(*args), rtol=1e-15)
 
 
 @pytest.mark.slow
@@ -218,21 +182,6 @@ def test_a_crossing_lacks_the_gap_times_the_force_of_work():
     np.testing.assert_allclose(result.y[2:, -1], bound * gap, rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_constraints_are_realized_to_the_first_order_of_the_gap():
-    """The sleigh with a bounded force: the motion through a gap differs by the order of it."""
-    sleigh = ChaplyginSleigh()
-    start = State(*sleigh.start())
-    prompt = TanhLaw(8.0, 0.05)
-
-    def end(law):
-        return simulate(sleigh, RealizingForces(law), start, t1=1.0).last_state.q
-
-    exact = end(prompt)
-    errors = [float(jnp.abs(end(BacklashLaw(prompt, x)) - exact).max()) for x in (4e-3, 1e-3)]
-    assert 3.0 < errors[0] / errors[1] < 5.0
-
-
 BAD = [
     (lambda: DelayedLaw(LinearLaw(1.0), -0.1), ValueError, "delay must be positive definite"),
     (lambda: DelayedLaw(LinearLaw(1.0), 0.1, 0), ValueError, "terms must be an integer, at least"),
@@ -260,12 +209,6 @@ SIZES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("law", "message"), SIZES)
-def test_sizes_that_do_not_fit_are_refused(law, message):
-    with pytest.raises(ValueError, match=message):
-        run(law, State([0.0], [1.0]))
-
-
 def test_a_history_is_read_before_the_start():
     """Of forces that are polynomials of its degree it is exact, at any time of start."""
     law = DelayedLaw(LinearLaw(1.0), 0.5, 4, lambda t: jnp.stack([t**3 - t]))
@@ -291,6 +234,7 @@ def of_time(t):
 NUMBER: Any = lambda *_: 0.0  # noqa: E731
 UNDECLARED: Any = LinearLaw
 SHAPES: list[Any] = [
+    *SIZES,
     (DelayedLaw(two, 0.1), r"the law of DelayedLaw returned shape \(2,\); it must return one fo"),
     (BacklashLaw(two, 0.1), r"the law of BacklashLaw returned shape \(2,\); it must return one f"),
     (LaggedLaw(NUMBER, 0.1), r"the law of LaggedLaw returned shape \(\); it must return"),
@@ -312,12 +256,3 @@ SHAPES: list[Any] = [
 def test_laws_and_histories_that_give_no_forces_are_refused_in_words(law, message):
     with pytest.raises(ValueError, match=message):
         run(law, State([0.0], [1.0]))
-
-
-def test_a_history_of_one_number_is_that_of_all_constraints():
-    held = State(jnp.zeros(2), jnp.ones(2))
-    ends = [
-        run(DelayedLaw(LinearLaw(K), DELAY, history=lambda t, x=x: x), held, t1=0.5).last_state.q  # noqa: ARG005
-        for x in (0.25, jnp.full(2, 0.25))
-    ]
-    np.testing.assert_array_equal(ends[0], ends[1])

@@ -21,7 +21,7 @@ from jaxdae import (
 )
 from jaxdae.diagnosis import preconditions
 from jaxdae.formulations import FullRankSolve
-from jaxdae.models import CartesianPendulum, Chain
+from jaxdae.models import Chain
 from jaxdae.systems import constraint_residuals, evaluate
 
 # Sums and solves of systems of at most six unknowns with condition numbers below 1e3.
@@ -52,20 +52,6 @@ def perturbation(system, t, state, a):
 
 def _random_state(rng, n, k=0):
     return State(*(jnp.asarray(rng.normal(size=size)) for size in (n, n, k)))
-
-
-def test_pendulum_multiplier_is_the_rod_force_at_any_state(rng):
-    """On the circle lam = m (|v|^2 - g y) / (2 l^2), to round-off, for 50 states at once."""
-    system = CartesianPendulum(mass=1.7, length=0.8)
-    angle, speed = rng.uniform(-np.pi, np.pi, 50), 10 * rng.normal(size=50)
-    q = 0.8 * np.stack([np.sin(angle), -np.cos(angle)], axis=1)
-    v = (0.8 * speed)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    a, lam = jax.vmap(lambda q, v: motion(system, Multipliers(), State(q, v)))(q, v)
-    expected = 1.7 * ((v**2).sum(1) - 9.81 * q[:, 1]) / (2 * 0.8**2)
-    np.testing.assert_allclose(lam[:, 0], expected, rtol=1e-12, atol=1e-12)
-    # Newton: the rod force is -2 lam q.
-    rod = -2 * expected[:, None] * q
-    np.testing.assert_allclose(1.7 * a, rod - [0, 1.7 * 9.81], rtol=1e-12, atol=1e-11)
 
 
 FORMULATIONS = [
@@ -126,14 +112,6 @@ def test_augmented_lagrangian_converges_geometrically_at_the_rate_of_its_docstri
     # 2^-30 of the first error remains.
     np.testing.assert_allclose(runs[-1][1], lam, atol=1e-8 * np.abs(lam).max())
     np.testing.assert_allclose(runs[-1][0], a, atol=1e-8 * np.abs(a).max())
-
-
-def test_one_augmented_iteration_is_the_penalty_form(two_links):
-    """AugmentedLagrangian(iterations=1) equals Penalty with the same alpha."""
-    system, state, _ = two_links
-    one = motion(system, AugmentedLagrangian(25.0, GAINS, 1), state)
-    penalty = motion(system, Penalty(25.0, GAINS), state)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), one, penalty)
 
 
 class Held(jaxdae.System):
@@ -220,9 +198,6 @@ class Rotated(jaxdae.System):
         return self.mix @ jnp.stack([q @ q - 1, q[0] * q[1] - 0.3 * q[2]])
 
 
-SPD = np.array([[30.0, 8.0], [8.0, 12.0]])
-
-
 def _families(gain_d, gain_p, alpha):
     stabilization = Baumgarte(gain_d, gain_p)
     return (
@@ -230,21 +205,6 @@ def _families(gain_d, gain_p, alpha):
         Penalty(alpha, stabilization),
         AugmentedLagrangian(alpha, stabilization),
     )
-
-
-@pytest.mark.slow
-def test_rotated_constraints_with_rotated_gains_give_the_same_motion(rng):
-    """f -> R f, K -> R K R^T, alpha -> R alpha R^T leaves a as it is and turns lam."""
-    c, s = np.cos(0.6), np.sin(0.6)
-    turn = np.array([[c, -s], [s, c]])
-    state = _random_state(rng, 3)
-    plain = _families(SPD, 3 * SPD, SPD / 5)
-    turned = _families(*(turn @ k @ turn.T for k in (SPD, 3 * SPD, SPD / 5)))
-    for one, other in zip(plain, turned, strict=True):
-        a, lam = motion(Rotated(jnp.eye(2)), one, state)
-        b, mu = motion(Rotated(jnp.asarray(turn)), other, state)
-        np.testing.assert_allclose(b, a, **ROUND_OFF)
-        np.testing.assert_allclose(mu, turn @ lam, **ROUND_OFF)
 
 
 @pytest.mark.parametrize("index", range(3), ids=["multipliers", "penalty", "augmented"])
@@ -308,18 +268,6 @@ def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(weights, repe
     np.testing.assert_allclose(many, lam * c / (c @ c), **ROUND_OFF)
 
 
-@pytest.mark.slow
-def test_penalty_and_augmented_lagrangian_stand_dependent_constraints(repeated_rod, rng):
-    """Two equal constraints of weight alpha are one of weight 2 alpha."""
-    state = _random_state(rng, 2)
-    gains = Baumgarte(20.0, 100.0)
-    for formulation in (Penalty, AugmentedLagrangian):
-        one, _ = motion(repeated_rod((1.0,)), formulation(20.0, gains), state)
-        two, lam = motion(repeated_rod((1.0, 1.0)), formulation(10.0, gains), state)
-        np.testing.assert_allclose(two, one, **ROUND_OFF)
-        np.testing.assert_allclose(lam[0], lam[1], **ROUND_OFF)
-
-
 def test_full_rank_policy_is_not_finite_where_the_constraints_depend(repeated_rod):
     """No finite garbage: a singular J gives NaN or infinity, never a plausible number."""
     state = State(jnp.array([1.0, 0.0]), jnp.zeros(2))
@@ -371,18 +319,6 @@ def test_singular_mass_may_be_zero_where_the_constraints_determine_everything(in
     exact = [-4 * x, 2 * rate**2 - 8 * x**2]
     np.testing.assert_allclose(a, exact, **ROUND_OFF)
     np.testing.assert_allclose(lam, [-6 * x, -3], **ROUND_OFF)
-
-
-@pytest.mark.slow
-def test_a_point_without_any_inertia_can_be_simulated_where_it_is_led():
-    """The start is taken, though M = 0, and the run keeps to the guide."""
-    system, state = Guided(), State([0.0, 0.0], [2.0, 0.0])
-    formulation = Multipliers(GAINS, solve=SingularMassSolve())
-    run = jaxdae.simulate(system, formulation, state, t1=0.5)
-    x = np.sin(2 * np.asarray(run.ts))
-    # Steps are good to 1e-8, the interpolant between them to some 1e-7.
-    np.testing.assert_allclose(run.q, np.stack([x, x**2], axis=1), atol=1e-6)
-    np.testing.assert_allclose(run.multipliers, np.stack([-6 * x, 0 * x - 3], axis=1), atol=1e-5)
 
 
 def test_penalty_stands_a_singular_mass_matrix(massless):

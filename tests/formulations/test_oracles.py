@@ -44,14 +44,3 @@ def test_motion_and_multipliers_are_those_of_scipy(system, name, backend):
     np.testing.assert_allclose(run.multipliers, expected.lam, rtol=0, atol=1e-8 * size)
     if backend == "native":
         assert (run.backend, run.why_not_native) == ("native", None)
-
-
-@pytest.mark.parametrize("system", ORACLE_MODELS)
-def test_the_oracle_does_not_depend_on_its_method(system):
-    """An implicit method of order five, whose tolerance is the same, comes to the same motion."""
-    case = ORACLE_MODELS[system]
-    ts = np.array([0.0, case.t1])
-    for one, other in zip(case.oracle.motion(ts), case.oracle.motion(ts, "Radau"), strict=True):
-        np.testing.assert_allclose(
-            one, other, rtol=1e-9, atol=1e-10 * (1 + np.abs(one).max(initial=0))
-        )

@@ -188,24 +188,6 @@ def test_gradients_agree_through_a_simulation():
     np.testing.assert_allclose(reverse, differences, rtol=1e-7)
 
 
-@pytest.mark.slow
-def test_batch_of_starts_in_single_precision():
-    system = RollingDisk()
-    q, v = (jnp.asarray(x, jnp.float32) for x in system.start())
-    rates = jnp.asarray([0.5, 1.0, 2.0], jnp.float32)
-
-    def final(rate):
-        start = State(q, v.at[2].set(rate))
-        sol = jaxdae.simulate(system, QuasiVelocities(), start, t1=1.0, dt=0.05, solver=RK4())
-        return sol.final_state.q
-
-    found = jax.vmap(final)(rates)
-    assert found.dtype == jnp.float32
-    exact = [RollingDisk(turn_rate=float(w)).exact_position(1.0) for w in rates]
-    # The method's error h^4 / 100 and twenty roundings, for coordinates up to 3.
-    np.testing.assert_allclose(found, exact, atol=2e-5)
-
-
 def test_bad_declarations_are_refused_by_name(repeated_rod):
     sleigh, state = STATES["sleigh"]
     check = lambda system, formulation, state: formulation.check(system, state)  # noqa: E731

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,7 +102,6 @@ class SlidingRod(jaxdae.System):
 
 
 WIRE, WIRE_START = RoughWire(), State([0.8, 0.0], [0.0, 1.5])
-ROD = SlidingRod()
 
 
 @pytest.mark.slow
@@ -261,20 +259,6 @@ def test_solvers_that_enforce_constraints_name_one_that_finds_such_forces():
         message = rf"{name} does not find.*Keep .*Multipliers\(\).*in place of {name}, such as"
         with pytest.raises(ValueError, match=message):
             jaxdae.simulate(WIRE, Multipliers(), WIRE_START, t1=0.1, dt=0.05, solver=solver)
-
-
-@pytest.mark.slow
-def test_the_solver_named_finds_them_and_others_take_the_same_system_without_them():
-    class Smooth(RoughWire):
-        def reaction_dependent_force(self, t, q, v, w, u, lam):
-            del t, q, v, w, u, lam
-            return
-
-    jaxdae.simulate(WIRE, Multipliers(), WIRE_START, t1=0.1, dt=0.05, solver=diffrax.Dopri8())
-    for solver in (diffrax.Dopri8(), HalfExplicit()):
-        run = jaxdae.simulate(Smooth(), Multipliers(), WIRE_START, t1=0.1, dt=0.05, solver=solver)
-        # On a circle without friction; two steps of order 4 leave 4e-9 of the speed.
-        assert np.hypot(*run.v[-1]) == pytest.approx(1.5, rel=1e-7)
 
 
 @pytest.mark.slow

@@ -15,10 +15,8 @@ from jaxdae.formulations import (
     LinearLaw,
     realizing_constants,
 )
-from jaxdae.models.disk import RollingDisk
 from jaxdae.models.sleigh import ChaplyginSleigh
 from jaxdae.solvers import RK4
-from jaxdae.systems import constraint_residuals
 
 
 class Pushed(jaxdae.System):
@@ -69,12 +67,6 @@ def test_the_printed_inequality_promises_stability_where_the_motion_grows():
         assert (abs(run.v[-1, 1]) > 0.01) == grows
 
 
-def test_nothing_is_promised_at_the_threshold():
-    k = linear_threshold(1.3, 0.3, 0.4, 0.8)
-    assert np.isinf(linear_decay_bound(1.0, 0.8, k, 1.3, 0.3, 0.4))
-    assert np.isfinite(linear_decay_bound(1.0, 0.8, 1.0001 * k, 1.3, 0.3, 0.4))
-
-
 def test_constants_of_coupled_inertia_are_those_of_the_linear_system(rng):
     """Constant `M`, force `D v` at rest: `W = S J M^-1 D M^-1 J^T S`, by hand."""
     root, rate, jac = rng.normal(size=(3, 3)), rng.normal(size=(3, 3)), rng.normal(size=(2, 3))
@@ -103,27 +95,6 @@ def test_constants_of_coupled_inertia_are_those_of_the_linear_system(rng):
     np.testing.assert_allclose(
         (found.rho1, found.rho2), np.sqrt(np.linalg.eigvalsh(S) / 2), rtol=1e-12
     )
-
-
-@pytest.mark.slow
-def test_a_disk_rolling_straight_forgets_a_push_within_the_bound():
-    """Two constraints with a coupled inertia; the slower of its modes is as fast as the bound."""
-    disk, k = RollingDisk(turn_rate=0.0), 20.0
-    q, v = disk.start()
-    found = realizing_constants(disk, 0.0, State(q, v))
-    assert pytest.approx(0.0, abs=1e-12) == found.A
-    off = State(q, v + jnp.array([0.1, 0.1, 0.0, 0.0]))
-    options = {"t1": 0.5, "dt": 0.01, "solver": RK4(), "start_tolerance": None}
-    run = jaxdae.simulate(disk, RealizingForces(LinearLaw(k)), off, **options)
-    psi = np.asarray(run.violation.phi_dot)
-    d = jaxdae.evaluate(disk, 0.0, q, v)
-    S = np.linalg.inv(d.jac @ np.linalg.solve(d.mass, d.jac.T))
-    energy = 0.5 * np.einsum("ti,ij,tj->t", psi, S, psi)
-    bound = linear_decay_bound(run.ts, energy[0], k, found.rho2, found.A)
-    # Equality, but for the method's error, in the mode of the largest inertia.
-    assert (energy <= bound * (1 + 1e-4)).all()
-    assert energy[-1] > 0.1 * bound[-1]
-    assert not np.asarray(constraint_residuals(disk, 0.0, q, v).phi_dot).any()
 
 
 def reaction_along(run) -> np.ndarray:

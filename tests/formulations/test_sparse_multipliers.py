@@ -10,7 +10,6 @@ import jaxdae
 from jaxdae.formulations import SparseSolve
 from jaxdae.formulations.sparse_solve import dependence, find_sparsity
 from jaxdae.models.chain import Chain
-from jaxdae.solvers import RK4
 
 STABILIZATION = jaxdae.Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
 SPARSE = jaxdae.Multipliers(STABILIZATION, SparseSolve())
@@ -75,7 +74,6 @@ def state_of(n, seed=0, dtype: type = np.float64):
 # A support, then a branching, then a branching of three.
 BRANCHES = ((0, 9), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 2), (7, 6), (8, 6))
 SYSTEMS = {
-    "chain": (Chain.uniform(6), 12),
     "tree": (Rods(jnp.linspace(0.5, 1.5, 9), BRANCHES), 18),
     "closed loop": (Rods(jnp.ones(6), tuple((i, (i + 1) % 6) for i in range(6))), 12),
     "bodies": (PinnedBodies(), 12),
@@ -112,23 +110,6 @@ def test_velocity_constraints_actuators_and_time_are_as_in_dense_matrices(everyt
 
 
 @pytest.mark.slow
-def test_single_precision():
-    system, n = SYSTEMS["bodies"]
-    assert_same_motion(system, state_of(n, dtype=np.float32))
-
-
-@pytest.mark.slow
-def test_a_batch_gives_what_its_members_give():
-    system, n = SYSTEMS["tree"]
-    states = [state_of(n, seed) for seed in range(3)]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
-    batch = jax.jit(jax.vmap(lambda y: SPARSE.motion(system, 0.3, y, None)[0]))(stacked)
-    for state, a in zip(states, batch, strict=True):
-        # Round-off times condition, relative to accelerations of up to a hundred.
-        np.testing.assert_allclose(a, motion(SPARSE, system, state)[0], atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.slow
 def test_gradients_of_both_modes_are_those_of_the_dense_route():
     system, n = SYSTEMS["bodies"]
     arrays, rest = eqx.partition(jax.tree.map(jnp.asarray, system), eqx.is_inexact_array)
@@ -148,19 +129,6 @@ def test_gradients_of_both_modes_are_those_of_the_dense_route():
     direction = jax.tree.map(jnp.ones_like, (arrays, q))
     forward = jax.jvp(value, ((arrays, q),), (direction,))[1]
     assert float(forward) == pytest.approx(flat[0].sum(), rel=1e-9)
-
-
-@pytest.mark.slow
-def test_a_simulation_is_that_of_dense_matrices():
-    system = Chain.uniform(3)
-    start = jaxdae.State(*system.straight(0.4))
-    runs = [
-        jaxdae.simulate(system, f, start, t1=0.2, dt=0.01, solver=RK4(), backend="plain")
-        for f in (SPARSE, DENSE)
-    ]
-    # Twenty steps of a motion that is not chaotic within them.
-    np.testing.assert_allclose(runs[0].q, runs[1].q, atol=1e-12)
-    np.testing.assert_allclose(runs[0].multipliers, runs[1].multipliers, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -14,22 +14,9 @@ from jaxdae.formulations import choose_independent, VelocityElimination
 from jaxdae.linalg.held_rank import split_columns
 from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
-from jaxdae.systems import constraint_residuals
 
 # Solves with fewer than ten unknowns and condition numbers below 1e3.
 ROUND_OFF: Any = {"rtol": 1e-10, "atol": 1e-10}
-
-
-class RodAsVelocity(CartesianPendulum):
-    """The same pendulum with its rod declared as a velocity constraint, `2 q . v = 0`."""
-
-    def position_constraints(self, t, q):
-        del t
-        return jnp.zeros((0,), q.dtype)
-
-    def velocity_constraints(self, t, q, v):
-        del t
-        return jnp.stack([2 * q @ v])
 
 
 @pytest.mark.slow
@@ -79,52 +66,6 @@ def test_motion_is_the_projection_on_the_kernel(driven, flow, rng):
     np.testing.assert_array_equal(motion.q, state.v)
     assert np.abs(d.gamma).min() > 1e-2
     assert np.abs(lam).min() > 1e-2
-
-
-@pytest.mark.slow
-def test_voronets_terms_vanish_for_an_integrable_velocity_constraint(flow):
-    """The rod as a velocity constraint gives Voronets' equations, and Shulgin's motion."""
-    state = State([0.6, -0.8], [0.8, 0.6])
-    results = [
-        flow(system, VelocityElimination((0,)), state)[1:]
-        for system in (RodAsVelocity(), CartesianPendulum())
-    ]
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), *results)
-
-
-@pytest.mark.slow
-def test_every_choice_of_independent_coordinates_gives_one_motion(driven, flow):
-    """A pair of four coordinates by name and index, and the one that is chosen."""
-    state = driven.start()
-    _, expected, reaction = flow(driven, Multipliers(), state, 0.0, 1.5)
-    for choice in (("lift", -3), None):
-        _, motion, lam = flow(driven, VelocityElimination(choice), state, 0.0, 1.5)
-        # Some of these choices are ten times worse conditioned.
-        np.testing.assert_allclose(motion.v, expected.v, rtol=1e-8, atol=1e-8)
-        np.testing.assert_allclose(motion.w, expected.w, **ROUND_OFF)
-        np.testing.assert_allclose(lam, reaction, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.slow
-def test_shulgins_equation_without_voronets_terms_would_be_wrong_for_the_sleigh(sleigh, flow):
-    """Closed form of the turn rate at one state; the sleigh's terms are of its size."""
-    state = sleigh.at(0.5, 0.8, -1.3)
-    _, motion, _ = flow(sleigh, VelocityElimination(("x", "angle")), state)
-    turning = sleigh.inertia / sleigh.mass + sleigh.arm**2
-    np.testing.assert_allclose(motion.v[2], -sleigh.arm * 0.8 * -1.3 / turning, rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_velocities_that_violate_the_constraints_are_replaced(moving_pivot):
-    """recover(init(state)) keeps q and v_I, and satisfies the velocity level exactly."""
-    state, formulation = moving_pivot.start(), VelocityElimination("x")
-    off = State(state.q, state.v + jnp.array([0.3, 5.0]))
-    back = formulation.recover(moving_pivot, 0.0, formulation.init(moving_pivot, 0.0, off))
-    np.testing.assert_array_equal(back.v[0], off.v[0])
-    residual = constraint_residuals(moving_pivot, 0.0, back.q, back.v)
-    np.testing.assert_allclose(residual.phi_dot, 0, atol=1e-15)
-    kept = formulation.recover(moving_pivot, 0.0, formulation.init(moving_pivot, 0.0, state))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-14), kept, state)
 
 
 @pytest.mark.slow

@@ -114,14 +114,6 @@ def stored(task: dict[str, Any]) -> dict[str, str]:
     return {"stored": digest(results)}
 
 
-def without_double_precision(task: dict[str, Any]) -> dict[str, str]:
-    """JAX as it is when nobody asks for double precision."""
-    del task
-    jax.config.update("jax_enable_x64", False)
-    double = {"x": starts(np.float32)["x"].astype(np.float64), "steps": starts()["steps"]}
-    return {"float32": digest(map_batch(iterate, double, block_size=BLOCK))}
-
-
 def errors(task: dict[str, Any]) -> dict[str, str]:
     """What goes wrong in one of two processes; both must come to the same end of it."""
     found = {}

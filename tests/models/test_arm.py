@@ -13,9 +13,8 @@ import scipy.linalg
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
-from jaxdae import Baumgarte, Hamiltonian, Multipliers, State, VelocityElimination
-from jaxdae.models.arm import Ellipsoid, perturbation_equations, PointMassArm, SurfaceArm
-from jaxdae.models.chain import Chain
+from jaxdae import Hamiltonian, Multipliers, State, VelocityElimination
+from jaxdae.models.arm import perturbation_equations, PointMassArm
 from jaxdae.solvers import RK4
 from jaxdae.systems import constraint_residuals
 
@@ -155,27 +154,6 @@ def test_violations_follow_the_perturbation_equations_in_closed_form():
     assert np.abs(y[0]).min() > 0.01
 
 
-def test_without_forces_the_angular_momentum_stays(saddle_point):
-    """Noether's integral: its rate is zero, while those of its two parts are not."""
-    arm = PointMassArm()
-    q, v = arm.start()
-    a, _ = saddle_point(arm, 0.0, q, v)
-    rate = jax.jvp(arm.angular_momentum, (q, v), (v, jnp.asarray(a)))[1]
-    assert abs(float(rate)) < 1e-13
-    assert abs(float(1.5 * (q[0] * a[1] - q[1] * a[0]))) > 0.1
-
-
-def test_with_its_weights_it_is_the_hanging_chain(rng):
-    q, v = (jnp.asarray(rng.normal(size=4)) for _ in range(2))
-    arm = PointMassArm(forces=(0.0, -1.5 * 9.81, 0.0, -1.0 * 9.81))
-    chain = Chain(lengths=(1.0, 0.8), masses=(1.5, 1.0))
-    formulation = Multipliers(Baumgarte.critical(3.0))
-    for got, expected in zip(
-        flow(arm, formulation, State(q, v)), flow(chain, formulation, State(q, v)), strict=True
-    ):
-        np.testing.assert_allclose(got, expected, **ROUND_OFF)
-
-
 # Parameters of the arm in the plane: masses, lengths, forces, gains and start.
 PLANE: Any = {
     "arm": {"length1": 1.0, "length2": 0.8, "mass1": 1.5, "mass2": 1.0, "forces": np.array(FORCES)},
@@ -196,24 +174,6 @@ def end_of_plane(kind, params, adjoint):
     return run.q[0] @ jnp.array([1.0, -0.5, 0.7, 2.0]) + run.v[0] @ jnp.array([0.4, 1.0, -1.0, 0.3])
 
 
-def end_on_surface(params, adjoint):
-    """The same on a surface, the start being projected on it."""
-    arm = SurfaceArm(Ellipsoid(params["center"], params["axes"]), mass2=params["mass"])
-    run = jaxdae.simulate(
-        arm, Hamiltonian(Baumgarte.critical(10.0)), State(*arm.start()), t1=0.08, dt=0.02,
-        solver=RK4(), saveat=diffrax.SaveAt(t1=True), adjoint=adjoint, max_steps=4,
-        start_tolerance=None,
-    )  # fmt: skip
-    return run.q[0] @ jnp.arange(1.0, 7.0) + run.v[0] @ jnp.linspace(1.0, -1.0, 6)
-
-
-SURFACE: Any = {
-    "center": np.array([1.08, 0.64, -0.32]),
-    "axes": np.array([0.6, 0.55, 0.5]),
-    "mass": 1.3,
-}
-
-
 def differences(loss, x):
     """Slopes by central differences of fourth order."""
     value = jax.jit(jax.vmap(loss))
@@ -224,16 +184,6 @@ def differences(loss, x):
 
 # Fourth order in steps of 1e-3: derivatives of fifth order, 1e-12, and round-off, 1e-13 / h.
 SLOPES: Any = {"rtol": 1e-6, "atol": 1e-7}
-
-
-@pytest.mark.slow
-def test_gradients_on_a_surface_are_those_of_differences():
-    """By the surface, which moves the start, and by a mass."""
-    x, unravel = ravel_pytree(SURFACE)
-    found = jax.jit(jax.grad(lambda x: end_on_surface(unravel(x), None)))(x)
-    slopes = differences(lambda x: end_on_surface(unravel(x), diffrax.ForwardMode()), x)
-    np.testing.assert_allclose(found, slopes, **SLOPES)
-    assert np.all(np.abs(found) > 1e-6)
 
 
 @pytest.mark.slow

@@ -101,27 +101,6 @@ def test_every_root_but_the_constraints_can_be_moved(exact):
     assert not whole.stabilizable
 
 
-@pytest.mark.slow
-def test_feedback_on_the_beams_angle_leaves_the_zero_root(exact, regulator):
-    def controller(t, q, v, w):
-        return regulator(t, q, v, w) - 7.0 * (q[1:2] + 0.1 * v[1:2])
-
-    lin = linearize(EXACT, exact.equilibrium, independent=INDEPENDENT, controller=controller)
-    found = spectrum(lin)
-    assert found.constraint_zeros == 1
-    assert found.accidental_zeros == 0
-
-
-def test_the_start_is_the_rest_of_the_paper():
-    for system in (EXACT, SIMPLE):
-        state = system.rest()
-        assert state.w.shape == (1,)
-        rates = system.actuator_rate(0.0, state.q, state.v, state.w, None)
-        # A difference of two voltages over an inductance of 1e-4.
-        np.testing.assert_allclose(rates, 0, atol=1e-10)
-    assert np.abs(EXACT.position_constraints(0.0, EXACT.start()[0])).max() == 0
-
-
 STRICT = BallBeam(centre_height=BallBeam().ball_radius)
 
 
@@ -145,22 +124,3 @@ def test_strict_energies_are_those_of_a_ball_that_rolls_on_the_beam():
     weight = STRICT.ball_mass * STRICT.gravity
     assert float(STRICT.potential_energy(0.0, q)) == pytest.approx(weight * height, rel=1e-13)
     assert abs(float(EXACT.kinetic_energy(0.0, q, v)) / kinetic - 1) > 1e-2
-
-
-@pytest.mark.slow
-def test_strict_energies_keep_the_rest_and_hardly_move_the_roots(exact, regulator):
-    """First order in R, and below a ten-thousandth: the regulator serves the strict model too."""
-    held, others = rest(STRICT), spectrum(exact).others
-    np.testing.assert_allclose(held.w, exact.equilibrium.w, rtol=1e-10)
-    half = BallBeam(centre_height=0.5 * STRICT.ball_radius)
-    shift, less = (
-        np.abs(spectrum(linearize(x, held, independent=INDEPENDENT)).others - others)
-        for x in (STRICT, half)
-    )
-    assert 1e-6 < (shift / np.abs(others)).max() < 1e-4
-    # Roots of the motor hardly move; theirs is round-off of the fastest, 1.4e4 1/s.
-    ball = np.abs(others) < 5
-    assert ball.sum() == 3
-    np.testing.assert_allclose(shift[ball] / less[ball], 2.0, rtol=1e-3)
-    closed = linearize(STRICT, held, independent=INDEPENDENT, controller=regulator)
-    assert spectrum(closed).verdict == "asymptotically stable"

@@ -117,14 +117,6 @@ def test_the_three_cognates_draw_one_curve():
     np.testing.assert_allclose(again, curve, atol=1e-14)
 
 
-def test_the_cognate_of_a_cognate_is_the_linkage():
-    back = SYSTEM.cognates()[0].cognates()[0]
-    np.testing.assert_allclose(back.lengths, SYSTEM.lengths, rtol=1e-14)
-    np.testing.assert_allclose(back.origin, SYSTEM.origin, atol=1e-15)
-    np.testing.assert_allclose(back.point, SYSTEM.point, rtol=1e-14)
-    assert back.branch == SYSTEM.branch
-
-
 def test_bars_are_as_their_material():
     """A triangle of three bars by quadrature along each, exact for squares."""
     lengths, point, density = (0.1, 0.3, 0.25, 0.32), jnp.array([0.2, 0.12]), 1.7

@@ -12,7 +12,7 @@ import scipy.integrate
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
-from jaxdae import Baumgarte, Hamiltonian, Multipliers, NullSpace, SingularMassSolve, State
+from jaxdae import Baumgarte, Multipliers, NullSpace, SingularMassSolve, State
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.motor import ChargeDrive, CurrentDrive
 from jaxdae.models.slider_crank import SliderCrank
@@ -23,8 +23,6 @@ GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=200.0)
 FORM = Multipliers(GAINS)
 SINGULAR = Multipliers(GAINS, solve=SingularMassSolve())
 TIGHT: Any = {"stepsize_controller": diffrax.PIDController(rtol=1e-12, atol=1e-13)}
-# Solves with fewer than ten unknowns; inertias from 1e-6 to 1e-1.
-ROUND_OFF: Any = {"rtol": 1e-9, "atol": 1e-9}
 
 
 class Lever(AbstractModel):
@@ -128,67 +126,11 @@ def test_the_motion_is_that_of_the_equations_by_hand(drive):
     assert i.min() < -0.5 < 0.5 < i.max()
 
 
-@pytest.mark.slow
-def test_one_lagrangian_and_actuator_give_the_same_motion_torques_and_powers():
-    """A slider-crank in redundant coordinates; all compared at 1e-9 of their size."""
-    (charge, current), t1 = both(frequency=20.0), 0.1
-    one, other = (run(drive, t1=t1) for drive in (charge, current))
-    for got, expected in (
-        (one.q[:, 1:], other.q),
-        (one.v[:, 1:], other.v),
-        (currents(charge, one), currents(current, other)),
-        (one.multipliers, other.multipliers),
-    ):
-        scale = np.abs(expected).max()
-        assert scale > 1e-3
-        np.testing.assert_allclose(got, expected, atol=1e-9 * scale)
-    # Kirchhoff's law, integrated: R Q = integral of e - k (theta - theta_0) - L (i - i_0).
-    flux = 7.68e-3 * (one.q[:, 1] - one.q[0, 1]) + 0.18e-3 * one.v[:, 0]
-    passed = (6 * np.sin(20.0 * one.ts) / 20.0 - flux) / 2.6
-    np.testing.assert_allclose(one.q[:, 0], passed, atol=1e-11)
-
-
 @eqx.filter_jit
 def _flow(drive, formulation, state, u=None):
     y = formulation.init(drive, 0.0, state)
     rate = formulation.vector_field(drive, 0.0, y, u)
     return jax.jvp(lambda y: formulation.recover(drive, 0.0, y), (y,), (rate,))[1]
-
-
-@eqx.filter_jit
-def _with_multipliers(drive, formulation, state):
-    y = formulation.init(drive, 0.0, state)
-    return _flow(drive, formulation, state), formulation.multipliers(drive, 0.0, y, None)
-
-
-@pytest.mark.slow
-def test_momenta_take_the_charge_like_any_coordinate():
-    """The momentum of the charge is the flux linkage L i + k theta."""
-    drive = ChargeDrive()
-    q, v = drive.start()
-    state = State(q, v.at[0].set(1.3))
-    (got, lam), (expected, torque) = (
-        _with_multipliers(drive, f, state) for f in (Hamiltonian(GAINS), FORM)
-    )
-    np.testing.assert_allclose(got.v, expected.v, rtol=1e-9, atol=1e-9 * np.abs(expected.v).max())
-    np.testing.assert_allclose(lam, torque, **ROUND_OFF)
-    flux = Hamiltonian().init(drive, 0.0, state).p[0]
-    np.testing.assert_allclose(flux, 0.18e-3 * 1.3 + 7.68e-3 * q[1], rtol=1e-14)
-
-
-@pytest.mark.slow
-def test_a_constant_voltage_ends_in_the_steady_speed_of_the_data_sheet():
-    """Without weight: w = eta k n e / (b R + eta (k n)^2), i = (e - k n w) / R."""
-    lever = Lever(weight=0.0, friction=0.0)
-    for drive in both(mechanism=lever):
-        sol = run(drive, t1=1.0, rows=2)
-        kn = 70 * 7.68e-3
-        speed = 0.621 * kn * 6 / (0.015 * 2.6 + 0.621 * kn**2)
-        # The slowest time constant is 0.06 s: exp(-16), a tenth of a millionth.
-        np.testing.assert_allclose(jax.vmap(drive.driven_angle)(sol.v)[-1], speed, rtol=1e-6)
-        i = currents(drive, sol)[-1]
-        np.testing.assert_allclose(i, (6 - kn * speed) / 2.6, rtol=1e-5)
-        np.testing.assert_allclose(sol.multipliers[-1, 0], 0.015 * speed, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [ChargeDrive, CurrentDrive])

@@ -1,15 +1,11 @@
 """Velocity constraints, affine in the velocities and not, beside the laws of all closed forms."""
 
-import dataclasses
-
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae import Baumgarte, Multipliers, State
 from jaxdae.models import (
     AppellHamel,
     ChaplyginSleigh,
@@ -64,37 +60,6 @@ def test_robot_accelerates_by_the_balances_of_momentum(torques, saddle_point):
     # 8 unknowns, wheels of 0.004 kg m^2 beside a body of 8 kg
     assert along == pytest.approx(forward / (model.mass + wheel), rel=1e-10)
     assert a[2] == pytest.approx(turning / moment, rel=1e-10)
-
-
-@pytest.mark.slow
-def test_runs_follow_the_closed_form_and_its_derivatives():
-    """Sensitivity of the closed form to mass and turning rate against a difference of runs."""
-    model, h = KnifeEdge(speed=0.3), 1e-5
-    tight = diffrax.PIDController(rtol=1e-12, atol=1e-12)
-
-    def end(turn_rate):
-        changed = dataclasses.replace(model, turn_rate=turn_rate)
-        return jaxdae.simulate(
-            changed, Multipliers(Baumgarte(Gamma=10.0)), State(*changed.start()), t1=1.0,
-            stepsize_controller=tight, saveat=diffrax.SaveAt(t1=True),
-        )  # fmt: skip
-
-    run, exact = end(model.turn_rate), model.exact_motion(1.0)
-    # Local errors of 1e-12 over some hundred steps.
-    np.testing.assert_allclose(run.q[0], exact[0], atol=1e-9)
-    np.testing.assert_allclose(run.v[0], exact[1], atol=1e-9)
-    slope = (end(model.turn_rate + h).q[0, 1] - end(model.turn_rate - h).q[0, 1]) / (2 * h)
-    gradient = jax.grad(lambda model: model.exact_position(1.0)[1])(model)
-    # Central differences of runs with errors of 1e-12: truncation and noise about 1e-7.
-    assert float(gradient.turn_rate) == pytest.approx(float(slope), rel=1e-6)
-    assert float(gradient.mass) == 0.0
-
-
-def test_from_the_horizontal_the_path_falls_by_the_hyperbolic_tangent():
-    ts = np.linspace(0.0, 2.0, 9)
-    _, v = jax.vmap(ConstantSpeed(climb=0.0).exact_motion)(jnp.asarray(ts))
-    sine = np.asarray(v[:, 1]) / np.linalg.norm(v, axis=1)
-    np.testing.assert_allclose(sine, -np.tanh(9.81 * ts / 4.0), rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("model", [ConstantSpeed(), AppellHamel()], ids=["speed", "thread"])

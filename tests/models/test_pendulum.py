@@ -4,21 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import ellipj, ellipk
+from scipy.special import ellipk
 
-from jaxdae import Baumgarte, Multipliers, simulate
 from jaxdae.models import CartesianPendulum
-from jaxdae.systems import State
 
 SYSTEM = CartesianPendulum(mass=0.7, length=1.3, gravity=9.81)
-
-
-def swing(t, amplitude):
-    """Angle and rate at time t after release, by Jacobi's elliptic functions."""
-    k, frequency = np.sin(0.5 * amplitude), np.sqrt(SYSTEM.gravity / SYSTEM.length)
-    sn, cn, dn, _ = ellipj(ellipk(k**2) - frequency * np.asarray(t), k**2)
-    angle = 2 * np.arcsin(k * sn)
-    return angle, -2 * k * frequency * cn * dn / np.cos(0.5 * angle)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -51,20 +41,3 @@ def test_period_scales_with_length_and_gravity_and_not_with_mass():
     assert float(slope.length) == pytest.approx(float(period) / (2 * SYSTEM.length), rel=1e-14)
     assert float(slope.gravity) == pytest.approx(-float(period) / (2 * SYSTEM.gravity), rel=1e-14)
     assert float(slope.mass) == 0.0
-
-
-@pytest.mark.slow
-def test_motion_is_the_elliptic_function():
-    amplitude = 2.0
-    state = State(*SYSTEM.released_from(amplitude))
-    formulation = Multipliers(Baumgarte.critical(10.0))
-    t1 = float(SYSTEM.period(amplitude))
-    sol = simulate(SYSTEM, formulation, state, t1=t1)
-    angle, rate = swing(sol.ts, amplitude)
-    exact = SYSTEM.length * np.stack([np.sin(angle), -np.cos(angle)], axis=1)
-    velocity = SYSTEM.length * rate[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    assert sol.success
-    # tolerance 1e-8 per step over some 50 steps, and dense output of lower order between them
-    np.testing.assert_allclose(sol.q, exact, atol=5e-7)
-    np.testing.assert_allclose(sol.v, velocity, atol=5e-6)
-    np.testing.assert_allclose(sol.q[-1], state.q, atol=1e-7)

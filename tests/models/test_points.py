@@ -47,10 +47,6 @@ def rates(system, q, v, t=T):
     return jax.jvp(lambda q: system.points(t, q).places, (q,), (v,))[1]
 
 
-def e(angle):
-    return np.array([np.cos(angle), np.sin(angle)])
-
-
 def test_a_circuit_says_that_it_has_no_shape():
     circuit = model("circuit")
     assert circuit.points(T, position("circuit")) is None
@@ -75,41 +71,6 @@ def test_every_other_model_is_drawn(name):
     ("name", "lengths"),
     [
         ("two-link", {("base", "elbow"): 1.0, ("elbow", "tip"): 0.5}),
-        ("slider-crank", {("shaft", "pin"): 1.0, ("pin", "_rod's end"): 1.0}),
-        (
-            "four-bar",
-            {
-                ("crank", "pin"): 0.1,
-                ("pin", "_coupler's end"): 0.3,
-                ("rocker's pin", "rocker"): 0.25,
-                ("crank", "rocker"): 0.32,
-                ("pin", "P"): np.hypot(0.2, 0.12),
-                ("_coupler's end", "P"): np.hypot(0.1, 0.12),
-            },
-        ),
-        (
-            "five-bar",
-            {
-                ("left motor", "_left elbow"): 0.25,
-                ("_left elbow", "tip"): 0.35,
-                ("right motor", "_right elbow"): 0.22,
-                ("_right elbow", "_tip by the right"): 0.38,
-                ("left motor", "right motor"): 0.2,
-            },
-        ),
-        (
-            "andrews",
-            {
-                ("O", "_crank"): 0.007,
-                ("_crank", "P"): 0.028,
-                ("B", "_P of K3"): 0.035,
-                ("B", "D"): np.hypot(0.018, 0.02),
-                ("A", "_K5"): 0.04,
-                ("_K5", "_P of K4"): 0.02,
-                ("A", "_K7"): 0.04,
-                ("_K7", "_P of K6"): 0.02,
-            },
-        ),
         ("ball-beam", {("pivot", "end"): 0.42545, ("wheel", "joint"): 0.0254}),
         ("disk", {("contact", "_centre"): 0.5, ("_centre", "rim"): 0.5}),
         ("robot", {("left", "right"): 0.36, ("axle", "centre of mass"): 0.05}),
@@ -168,31 +129,6 @@ def test_the_rod_of_the_ball_and_beam_is_off_by_the_residual():
     at = places("ball-beam", q)
     found = np.sum((at["end"] - at["joint"]) ** 2) - 0.1**2
     np.testing.assert_allclose(found, model("ball-beam").position_constraints(T, q)[0], **ROUND_OFF)
-
-
-def test_positions_by_complex_numbers():
-    """Places of pins by another way than the models': sums of complex numbers."""
-    plane = lambda *z: np.stack([[x.real, x.imag] for x in z])  # noqa: E731
-    turn = lambda x: np.exp(1j * x)  # noqa: E731
-    q = np.asarray(position("four-bar"))
-    at = places("four-bar", q)
-    pin, pivot = 0.1 * turn(q[0]), 0.32 * turn(0.1)
-    wanted = plane(pin, pin + (0.2 + 0.12j) * turn(q[1]), pivot + 0.25 * turn(q[2]))
-    np.testing.assert_allclose([at["pin"], at["P"], at["rocker's pin"]], wanted, **ROUND_OFF)
-    q = np.asarray(position("andrews"))
-    at = places("andrews", q)
-    # n(a) = -i e(a).
-    spring = (-0.03635 + 0.03273j) + (0.02 - 0.018j) * turn(q[2])
-    end = -0.06934 - 0.00227j - 0.04j * turn(q[6])
-    wanted = plane(0.007 * turn(q[0]), spring, end, end + 0.02 * turn(q[5] + q[6]))
-    found = [at[x] for x in ("_crank", "D", "_K7", "_P of K6")]
-    np.testing.assert_allclose(found, wanted, **ROUND_OFF)
-    q = np.asarray(position("ball-beam-simplified"))
-    at = places("ball-beam-simplified", q)
-    tilt = turn(0.0254 / 0.42545 * q[1])
-    joint = 0.42545 - 0.0254 - 0.1j + 0.0254 * turn(q[1])
-    found = [at[x] for x in ("end", "ball", "joint")]
-    np.testing.assert_allclose(found, plane(0.42545 * tilt, q[0] * tilt, joint), **ROUND_OFF)
 
 
 @pytest.mark.parametrize("name", ["constant-speed", "appell-hamel", "kepler"])

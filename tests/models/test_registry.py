@@ -8,7 +8,7 @@ import pytest
 
 import jaxdae.models
 from jaxdae.cli import main
-from jaxdae.models import CartesianPendulum, get_model, Model, MODELS, rest_of, UnknownModelError
+from jaxdae.models import CartesianPendulum, get_model, MODELS, rest_of, UnknownModelError
 from jaxdae.models.registry import catalogue, Entry
 from jaxdae.models.studies import studies
 
@@ -41,13 +41,6 @@ def test_names_are_the_documented_ones():
 def test_start_belongs_to_the_system_that_is_given():
     q, _ = get_model("pendulum").start(CartesianPendulum(length=2.5))
     assert float(jnp.linalg.norm(q)) == pytest.approx(2.5, rel=1e-15)
-
-
-def test_entry_is_immutable():
-    entry = get_model("pendulum")
-    assert isinstance(entry, Model)
-    with pytest.raises(AttributeError, match="cannot assign to field 't1'"):
-        entry.t1 = 1.0  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize(

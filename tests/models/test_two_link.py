@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae import Baumgarte, Multipliers, Penalty, simulate
+from jaxdae import Baumgarte, Multipliers, Penalty
 from jaxdae.models import PAPER_RUNS, ReachableTwoLink, TwoLinkManipulator
 from jaxdae.models.two_link import PAPER_START_Q, PAPER_START_V
-from jaxdae.systems import State
 
 PAPER = TwoLinkManipulator()
 REACHABLE = ReachableTwoLink()
@@ -115,14 +114,3 @@ def test_reachable_target_stays_within_reach_and_passes_the_fold():
         np.testing.assert_allclose(q, FOLDED, atol=1e-14)
         # through the fold at full speed, not resting on it
         assert abs(float(v[1])) == pytest.approx(0.6 / np.sqrt(0.5), rel=1e-12)
-
-
-@pytest.mark.slow
-def test_multipliers_follow_the_exact_motion_up_to_the_fold():
-    state = State(*PAPER.start())
-    sol = simulate(PAPER, PAPER_RUNS[0].formulation(), state, t1=0.45)
-    assert sol.success
-    q, v = jax.vmap(PAPER.exact_motion)(sol.ts)
-    # tolerance 1e-8 through a Jacobian of condition 20 and more
-    np.testing.assert_allclose(sol.q, q, atol=1e-7)
-    np.testing.assert_allclose(sol.v, v, atol=5e-7)

@@ -174,10 +174,3 @@ def test_what_goes_wrong_in_one_process_ends_the_batch_in_all(tmp_path):
     refused = f"cannot use the directory {tmp_path}: it belongs to another batch; block_size: 8 in"
     assert first["other directory"] == second["other directory"]
     assert first["other directory"].startswith(refused)
-
-
-@pytest.mark.slow
-def test_single_precision_is_enough_where_jax_knows_no_other():
-    single = found(start(kind="without_double_precision", devices=1))
-    expected = map_batch(iterate, starts(np.float32), block_size=BLOCK)
-    assert single == {"float32": digest(expected)}

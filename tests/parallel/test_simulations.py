@@ -148,6 +148,15 @@ def test_what_does_not_fit_is_refused():
         simulate_batch(system, gains, states, duration=1.0, **batch_process.pendulums()[1])
 
 
+def test_what_makes_no_trajectory_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="the batch has no v; a trajectory needs ts, q, v"):
+        as_trajectory({"ts": np.ones((2, 3)), "q": np.ones((2, 3, 1)), "v": None})
+    map_batch(lambda x: {"q": x}, np.arange(3.0), directory=tmp_path, block_size=1, chunk_size=1)
+    (tmp_path / "finished" / "000000000-000000001").unlink()
+    with pytest.raises(StoredBatchError, match="2 of 3 members are finished; make the same call"):
+        as_trajectory(tmp_path)
+
+
 @pytest.mark.slow
 def test_another_value_of_a_plain_number_compiles_nothing():
     """Of system and gains; the numbers are those of the call all the same."""
@@ -194,17 +203,3 @@ def test_a_member_of_a_stored_batch_is_drawn(tmp_path):
         np.testing.assert_array_equal(runs.success, [True] * 3)
         with pytest.raises(ValueError, match="energy was not stored with this trajectory"):
             _ = member.energy
-
-
-def test_results_of_another_kind_are_refused():
-    with pytest.raises(ValueError, match="the batch has no v; a trajectory needs ts, q, v"):
-        as_trajectory({"ts": np.ones((2, 3)), "q": np.ones((2, 3, 1)), "v": None})
-
-
-def test_an_unfinished_batch_is_refused(tmp_path):
-    map_batch(lambda x: {"q": x}, np.arange(3.0), directory=tmp_path, block_size=1)
-    (tmp_path / "finished").rename(tmp_path / "gone")
-    (tmp_path / "finished").mkdir()
-    (tmp_path / "finished" / "000000000-000000001").touch()
-    with pytest.raises(StoredBatchError, match="1 of 3 members are finished; make the same call"):
-        as_trajectory(tmp_path)

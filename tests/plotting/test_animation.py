@@ -80,26 +80,6 @@ def test_the_speed_is_that_of_the_clock_or_a_simple_one(length, speed, film_leng
     assert (found.ts.size - 1) * found.delay == pytest.approx(film_length)
 
 
-def test_a_film_of_a_run_backwards_in_time_begins_at_its_start():
-    found = timing(0.0, -1.03, fps=10.0, speed=1.0)
-    np.testing.assert_allclose(found.ts, [*-np.arange(0.0, 1.05, 0.1), -1.03], atol=1e-15)
-    run = turning_run()
-    run.ts, run.q = 0.0 - run.ts, 0.0 - run.q
-    frames = timing(0.0, -2.0, fps=2.0, speed=None)
-    shown = Film(run, frames, names=False, plane=None, title=None, width=120)
-    shown.show(2)
-    assert shown.text(2) == "t = -1.0 s"
-    trail = next(x for x in shown.scene.ax.get_lines() if x.get_alpha() == 0.7)
-    angles = np.arctan2(*np.asarray(trail.get_data())[::-1])
-    np.testing.assert_allclose(angles[[0, -1]], [0.0, -np.pi / 2], atol=1e-15)
-
-
-def test_speeds_and_times_are_written():
-    assert film(turning_run()).text(1) == "t = 0.5 s"
-    quick = film(turning_run(t1=100.0), title="rod")
-    assert quick.text(1) == "rod, t = 10 s  (speed ×20)"
-
-
 def test_mp4_is_written_by_ffmpeg_or_says_that_it_is_missing(tmp_path, monkeypatch):
     if shutil.which("ffmpeg"):
         path = animate(turning_run(), tmp_path / "rod.mp4", **SMALL)

@@ -73,11 +73,3 @@ def test_costs_of_runs_that_blow_up_do_not_take_the_scale(tmp_path):
     assert mesh.colorbar.extend == "max"
     assert bar.get_ylabel() == "cost"
     assert save_figure(figure, tmp_path / "plane.png", dpi=40).exists()
-
-
-def test_a_plane_where_every_run_fails_is_drawn_without_colours(tmp_path):
-    """Gains and steps of a system whose own stiffness lets no run of the plane end."""
-    empty = plane(np.full((4, 3), np.nan))
-    figure = plot_planes([empty._replace(points={"far": (90.0, 1e-9)})], heading="cost")
-    assert len(figure.axes) == 1
-    assert save_figure(figure, tmp_path / "plane.png", dpi=40).exists()

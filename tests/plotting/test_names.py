@@ -8,7 +8,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import jaxdae
-from helpers.moving import Spiral, Turning, turning_run
+from helpers.moving import Turning, turning_run
 from jaxdae.plotting import plot_mechanism
 
 
@@ -41,17 +41,3 @@ def test_names_stand_in_the_widest_angle_between_links(time):
         np.testing.assert_allclose(beside, wanted, rtol=0, atol=1e-6)
         # The nearest corner or side is towards the point.
         assert (0.5 * (box.min + box.max) - point) @ wanted > 0
-
-
-def test_names_in_space_stand_beside_their_points_as_they_are_seen():
-    """A ring around the point, whose name is not on it; within a finger's width."""
-    figure = plot_mechanism(turning_run(Spiral()), times=1)
-    FigureCanvasAgg(figure).draw()
-    ax = figure.axes[0]
-    (text,) = ax.texts
-    box = text.get_window_extent()
-    (point,) = [x for x in ax.get_lines() if x.get_marker() == "o"]
-    seen = ax.transData.transform(np.asarray(point.get_data()).T)[0]
-    middle = np.mean([box.min, box.max], axis=0)
-    assert 0.0 < np.linalg.norm(middle - seen) < 0.6 * figure.get_dpi()
-    assert not box.contains(*seen)

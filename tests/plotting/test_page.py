@@ -62,14 +62,6 @@ def test_mechanism_and_cursors_move_with_the_slider(page):
     assert "<title>rod &lt;1&gt;</title>" in page.text
 
 
-def test_names_of_one_place_are_written_once_beside_the_links(page):
-    """At the start the rod lies to the left of its end; half a turn later, to the right."""
-    for i, sides in ((0, ("right", "center")), (-1, ("left", "center"))):
-        points = page.frames[i]["data"][3]
-        assert points["text"] == ["end, same", "pivot", ""]
-        assert points["textposition"][0].split()[1] in sides
-
-
 def test_histories_are_drawn_with_names_and_units(page):
     drawn = {x["name"]: _numbers(x["y"]) for x in page.curves if x.get("meta") == "history"}
     assert {*drawn} == {"angle", "d(angle)/dt"}

@@ -1,11 +1,9 @@
 """Where runs and pictures can be written, and what is said where they cannot."""
 
 import pytest
-from matplotlib.figure import Figure
 
 from helpers.stored_runs import stored
 from jaxdae import Trajectory
-from jaxdae.plotting import save_figure
 
 
 @pytest.mark.parametrize(
@@ -52,25 +50,3 @@ def test_other_places_of_runs(tmp_path, monkeypatch):
         Trajectory.load(tmp_path / "a")
     with pytest.raises(FileNotFoundError, match=r"\. is a folder: name a file"):
         Trajectory.load(".")
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "words"),
-    [
-        ("there/", IsADirectoryError, r"is a folder; name a file in it, such as 'figure\.png'"),
-        ("a.xyz", ValueError, r"as '\.xyz' .* one of .*\.pdf, .*\.png, .* give 'a\.xyz\.png'"),
-        ("a.html", ValueError, r"Films are written by animate, pages by save_page"),
-    ],
-)
-def test_files_that_hold_no_picture_are_refused(tmp_path, name, error, words):
-    (tmp_path / "there").mkdir()
-    with pytest.raises(error, match=words):
-        save_figure(Figure(), f"{tmp_path}/{name}")
-    assert [x.name for x in tmp_path.iterdir()] == ["there"]
-
-
-def test_suffixes_in_capitals_and_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    assert save_figure(Figure(figsize=(1, 1)), "~/a.PNG").read_bytes().startswith(b"\x89PNG")
-    assert save_figure(Figure(figsize=(1, 1)), "~/b") == tmp_path / "b.png"

@@ -23,11 +23,6 @@ def test_violation_of_one_run_shows_the_norm_and_each_constraint():
     np.testing.assert_array_equal(xy(figure.axes[0], "rail")[1], 4 * np.exp(-TIMES))
 
 
-def test_a_norm_over_mixed_units_claims_none():
-    labels = SimpleNamespace(constraint_units=("m", "rad"))
-    assert ylabels(plot_violation(stub(), labels=labels)) == ["‖φ‖", "‖dφ/dt‖"]
-
-
 def test_velocity_constraints_keep_their_unit_at_velocity_level():
     run = stub(m=1)
     run.violation.phi = np.zeros((TIMES.size, 0))
@@ -60,31 +55,9 @@ def test_energy_shows_its_parts_and_the_drift_on_a_logarithmic_axis():
     np.testing.assert_array_equal(drift[1:], TIMES[1:])  # sums of eighths are exact
 
 
-def test_energy_of_several_runs_compares_the_totals():
-    upper, lower = plot_energy({"a": stub(), "b": stub(scale=0.5)}).axes
-    assert legend(upper) == ["a", "b"]
-    assert legend(lower) == ["a (max 2.0e+00)", "b (max 1.0e+00)"]
-
-
-def test_work_is_subtracted_from_the_energy_when_asked_for():
-    run = stub()
-    run.work = (TIMES, np.zeros_like(TIMES), -0.25 * TIMES)
-    lower = plot_energy(run, work=True).axes[1]
-    assert lower.get_ylabel() == "|E − E₀ − W| [J]"
-    np.testing.assert_array_equal(xy(lower, "max")[1][1:], 0.25 * TIMES[1:])
-
-
 def test_comparison_has_both_levels_and_the_energy_drift():
     figure = plot_comparison({"before": stub(), "after": stub(scale=0.25)}, title="Gains")
     assert ylabels(figure) == ["‖φ‖ [m²]", "‖dφ/dt‖ [m²/s]", "|E − E₀| [J]"]
     assert {ax.get_yscale() for ax in figure.axes} == {"log"}
     assert legend(figure.axes[1]) == ["before (max 1.0e+01)", "after (max 2.5e+00)"]
     assert line(figure.axes[0], "before").get_color() != line(figure.axes[0], "after").get_color()
-
-
-def test_comparison_subtracts_the_work_when_asked_for():
-    run = stub()
-    run.work = (0.75 * TIMES,)
-    ax = plot_comparison({"run": run}, work=True).axes[2]
-    assert ax.get_ylabel() == "|E − E₀ − W| [J]"
-    np.testing.assert_array_equal(xy(ax, "run")[1][1:], 0.25 * TIMES[1:])

@@ -106,13 +106,6 @@ def test_trees_of_other_leaves_are_printed_as_trees(alone):
         assert repr(tree).startswith("Trajectory(\n")
 
 
-def test_what_was_read_changes_no_program(alone):
-    """It is no part of the tree."""
-    plain = jax.tree.map(lambda x: x, alone)
-    assert jax.tree.structure(plain) == jax.tree.structure(alone)
-    assert "residuals" not in repr(plain)
-
-
 def test_a_stored_run_knows_what_is_in_its_arrays():
     run = stored((2, 3), failed=[(1, 1)])
     assert repr(run) == (

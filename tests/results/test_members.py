@@ -9,7 +9,6 @@ import pytest
 
 from helpers.stored_runs import released, stored
 from jaxdae import Trajectory
-from jaxdae.plotting import plot_energy, plot_histories, plot_violation
 from jaxdae.results.naming import axis_labels
 
 
@@ -66,18 +65,6 @@ def test_what_was_varied_goes_with_the_members(batch):
     last = one[-1].varied
     assert (last.axes, float(last.values["angle"]), float(last.values["length"])) == ((), 2.0, 1.5)
     assert batch[:1].varied.axes == ("length", "angle")
-
-
-def test_pictures_are_drawn_of_a_member(batch):
-    member = batch[1, 2]
-    for plot in (plot_histories, plot_violation, plot_energy):
-        figure = plot(member)
-        assert figure.axes[0].get_ylabel()
-    (curve,) = plot_histories(member, quantities=("multipliers",)).axes[0].get_lines()
-    np.testing.assert_array_equal(curve.get_ydata(), np.asarray(member.multipliers)[:, 0])
-    assert curve.get_label() == "rod"
-    with pytest.raises(ValueError, match=r"pick one of the batch first, trajectory\[0, 0\]"):
-        plot_histories(batch)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.stored_runs import LABELS, stored
+from helpers.stored_runs import stored
 from jaxdae import Labels, Trajectory
 from jaxdae.results.tables import columns
 from jaxdae.storage.runs import About, WORKS
@@ -25,16 +25,6 @@ def batch():
     run = stored((2, 3), failed=[(1, 1)])
     mass = np.arange(6.0).reshape(2, 3)
     return run.varying(("speed", "gains"), speed=[0.1, 0.2], gains=["a", "b", "c"], mass=mass)
-
-
-def test_the_columns_of_a_run():
-    run = stored()
-    parts = columns(run)
-    assert [part.heading for part in parts] == HEADINGS
-    values = np.stack([part.values for part in parts], axis=1)
-    blocks = ("ts", "q", "v", "u", "multipliers", "phi", "phi_dot", "energy")
-    expected = np.column_stack([run.known[name] for name in blocks])
-    np.testing.assert_array_equal(values[:, :12], expected)
 
 
 def test_a_table_of_pandas_is_tidy():
@@ -110,18 +100,9 @@ def test_text_has_every_digit(tmp_path):
             heading, *rows = csv.reader(file)
         assert heading == HEADINGS
         values = np.array(rows, dtype)
-        np.testing.assert_array_equal(values[:, 1:3], run.q)
-        np.testing.assert_array_equal(values[:, 6:8], run.multipliers)
-
-
-def test_columns_of_one_name_are_told_apart_by_a_number():
-    run = stored()
-    labels = vars(Labels(coordinates=("energy", "energy")))
-    other = Trajectory.from_arrays(run.known, About(labels=labels))
-    names = [part.name for part in columns(other)]
-    assert names[1:3] == ["energy", "energy (2)"]
-    assert names[-3:] == ["energy (3)", "kinetic_energy", "potential_energy"]
-    assert len(set(names)) == len(names)
+        blocks = ("ts", "q", "v", "u", "multipliers", "phi", "phi_dot", "energy")
+        expected = np.column_stack([run.known[name] for name in blocks])
+        np.testing.assert_array_equal(values[:, :12], expected)
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 2, 2)])
@@ -152,16 +133,17 @@ def test_without_the_libraries_it_is_said_how_to_get_them(monkeypatch, library):
         getattr(stored(), method)()
 
 
-@pytest.mark.parametrize("name", ["time", "q", "constraint"])
-def test_a_batch_axis_must_not_be_called_like_something_else(name):
-    run = stored((3,)).varying(name)
-    with pytest.raises(ValueError, match=f"a batch axis is called '{name}', which is the name of"):
-        run.to_xarray()
+def test_names_are_told_apart():
+    """Columns by a number; axes of a batch are refused."""
+    labels = vars(Labels(coordinates=("energy", "energy")))
+    names = [x.name for x in columns(Trajectory.from_arrays(stored().known, About(labels=labels)))]
+    assert names[1:3] == ["energy", "energy (2)"]
+    assert names[-3:] == ["energy (3)", "kinetic_energy", "potential_energy"]
+    for name in ("time", "q"):
+        text = f"a batch axis is called '{name}', which is the name of"
+        with pytest.raises(ValueError, match=text):
+            stored((3,)).varying(name).to_xarray()
 
 
 def test_names_of_works_are_those_of_powers():
     assert tuple(f"work.{name}" for name in Power._fields) == WORKS
-
-
-def test_labels_come_back():
-    assert stored().labels == LABELS

@@ -45,13 +45,6 @@ def test_steps_that_do_not_divide_the_interval_are_saved_where_the_solver_makes_
     assert run.success
 
 
-def test_only_the_ends(every_step):
-    """SaveAt(t0=True, t1=True): two rows."""
-    run = _run(saveat=SaveAt(t0=True, t1=True))
-    np.testing.assert_array_equal(run.ts, [0.0, 1.0])
-    np.testing.assert_allclose(run.q, every_step.q[np.array([0, -1])], rtol=1e-14, atol=1e-14)
-
-
 @pytest.mark.slow
 def test_given_times_are_interpolated_between_steps(every_step):
     """SaveAt(ts=…): rows at steps are the steps, rows between are good to cubic interpolation."""
@@ -94,30 +87,6 @@ def test_dense_output_gives_any_time(every_step):
 
 
 @pytest.mark.slow
-def test_dense_output_beside_rows(every_step):
-    """SaveAt(t1=True, dense=True) gives both."""
-    run = _run(saveat=SaveAt(t1=True, dense=True))
-    np.testing.assert_allclose(run.q[0], every_step.q[-1], rtol=1e-14)
-    np.testing.assert_allclose(run.evaluate(0.5).q, every_step.q[4], atol=1e-14)
-
-
-def test_without_dense_output_evaluate_says_how_to_get_it(every_step):
-    """evaluate on a run without dense output."""
-    with pytest.raises(ValueError, match=r"no dense output; run .*SaveAt\(dense=True\)"):
-        every_step.evaluate(0.5)
-
-
-@pytest.mark.slow
-def test_a_function_of_the_state_is_saved(every_step):
-    """SaveAt(fn=…) receives (t, State, args); the run says where its values are."""
-    run = _run(saveat=SaveAt(ts=[0.0, 0.5], fn=lambda t, y, args: (t, y.q[0] * y.v[1])))  # noqa: ARG005
-    expected = every_step.q[:, 0] * every_step.v[:, 1]
-    np.testing.assert_allclose(run.saved[1], expected[np.array([0, 4])], rtol=1e-12, atol=1e-14)
-    with pytest.raises(ValueError, match=r"SaveAt\(fn=…\), .* asked for: read `saved`"):
-        _ = run.multipliers
-
-
-@pytest.mark.slow
 def test_several_rules_at_once(every_step):
     """SaveAt(subs=…): a pytree of rules gives a pytree of results."""
     subs = {
@@ -129,6 +98,8 @@ def test_several_rules_at_once(every_step):
     np.testing.assert_allclose(run.saved["height"], heights, rtol=1e-12)
     np.testing.assert_allclose(run.saved["end"], every_step.v[8:], rtol=1e-12)
     np.testing.assert_array_equal(run.ts["height"], [0.5, 1.0])
+    with pytest.raises(ValueError, match=r"SaveAt\(fn=…\), .* asked for: read `saved`"):
+        _ = run.multipliers
 
 
 def test_derived_quantities_are_those_of_the_saved_states(every_step):
@@ -150,21 +121,12 @@ def test_derived_quantities_are_those_of_the_saved_states(every_step):
     np.testing.assert_allclose(run.multipliers[:, 0], lam, rtol=1e-11)
 
 
-def test_shapes_have_time_first(every_step):
-    """(times, n), (times, m+r), (times,)."""
-    run = every_step
-    shapes = [x.shape for x in (run.q, run.v, run.w, run.multipliers, run.energy)]
-    assert shapes == [(9, 2), (9, 2), (9, 0), (9, 1), (9,)]
-    assert run.u is None
-    assert run.system == SYSTEM or run.system.length == SYSTEM.length
-
-
-def test_work_is_refused_when_it_was_not_integrated(every_step):
-    """`work` of a run without work=True."""
-    with pytest.raises(
-        ValueError, match=r"work was not integrated; run simulate\(\.\.\., work=True"
-    ):
+def test_what_a_run_was_not_asked_for_says_how_to_get_it(every_step):
+    with pytest.raises(ValueError, match=r"no dense output; run .*SaveAt\(dense=True\)"):
+        every_step.evaluate(0.5)
+    with pytest.raises(ValueError, match=r"work was not integrated; run .*\(\.\.\., work=True"):
         _ = every_step.work
+    assert every_step.u is None
 
 
 def test_adaptive_statistics_count_rejections():
@@ -183,8 +145,7 @@ def test_adaptive_statistics_count_rejections():
     assert stats["num_steps"] == stats["num_accepted_steps"] + stats["num_rejected_steps"]
 
 
-LENGTHS, ANGLES = jnp.array([0.5, 1.5]), jnp.array([0.3, 1.0, 2.0])
-TIMES = jnp.array([0.25, 0.3, 0.7, 1.0])
+ANGLES, TIMES = jnp.array([0.3, 1.0, 2.0]), jnp.array([0.25, 0.3, 0.7, 1.0])
 
 
 def _release(length, angle):
@@ -196,40 +157,19 @@ def _release(length, angle):
     return simulate(system, formulation, state, saveat=saveat, **how)
 
 
-@pytest.fixture(scope="module")
-def batch():
-    """Two lengths by three angles."""
-    return jax.vmap(jax.vmap(_release, (None, 0)), (0, None))(LENGTHS, ANGLES)
-
-
-# Eight steps of the same operations in another order.
-LANES: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
-
-
 @pytest.mark.slow
-def test_a_lane_of_a_batch_is_the_run_alone(batch):
-    """One axis at a time: states, what follows from them, the end, and what was simulated."""
-    assert batch.q.shape == (2, 3, 4, 2)
-    assert batch.member(0).q.shape == batch[0].q.shape == (3, 4, 2)
-    lane, alone = batch.member(1).member(2), _release(LENGTHS[1], ANGLES[2])
+def test_a_lane_of_a_batch_is_the_run_alone():
+    """States, what follows from them, the end, dense output, and what was simulated."""
+    batch = jax.vmap(_release, (None, 0))(1.5, ANGLES)
+    assert batch.q.shape == (3, 4, 2)
+    lane, alone = batch[2], _release(1.5, ANGLES[2])
     for read in (
         lambda run: (run.ts, run.q, run.v, run.multipliers, run.energy, run.violation),
         lambda run: (run.final_time, run.final_state, run.success, run.stats),
-        lambda run: (run.system.length, run.evaluate(0.4)),
+        lambda run: (run.system.length, run.evaluate(TIMES)),
     ):
-        equal = lambda x, y: np.testing.assert_allclose(x, y, **LANES)  # noqa: E731
+        # Eight steps of the same operations in another order.
+        equal = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)  # noqa: E731
         jax.tree.map(equal, read(lane), read(alone))
-
-
-@pytest.mark.slow
-def test_dense_output_of_a_batch_is_that_of_its_lanes_at_each_time(batch):
-    """Times are the same for all lanes, and come behind the axes of the batch."""
-    states = batch.evaluate(TIMES)
-    assert states.q.shape == (2, 3, 4, 2)
-    assert batch.evaluate(0.3).v.shape == (2, 3, 2)
-    np.testing.assert_allclose(states.q, batch.q, **LANES)
-    np.testing.assert_allclose(states.v, batch.v, **LANES)
-    one = batch.member(1).member(0)
-    for k, t in enumerate(TIMES):
-        np.testing.assert_allclose(one.evaluate(t).q, states.q[1, 0, k], **LANES)
-    np.testing.assert_allclose(one.evaluate(TIMES).v, states.v[1, 0], **LANES)
+    # Times are the same for all lanes, and come behind the axes of the batch.
+    np.testing.assert_allclose(batch.evaluate(TIMES).q, batch.q, rtol=1e-12, atol=1e-12)

@@ -59,20 +59,6 @@ def test_results_are_mapped_from_disk_in_the_structure_of_the_function(complete)
         results["sum"][0] = 1.0
 
 
-def test_a_single_array_has_a_name_too(tmp_path):
-    run(tmp_path, function=lambda member: member[0])
-    np.testing.assert_array_equal(np.load(tmp_path / "result.npy"), BATCH[0])
-
-
-def test_the_manifest_says_what_batch_it_is(complete):
-    manifest = json.loads((complete / "manifest.json").read_text())
-    assert manifest["members"] == 11
-    assert manifest["results"]["sum"] == {"file": "sum.npy", "shape": [11, 2], "dtype": "<f8"}
-    assert manifest["fingerprint"]["block_size"] == 2
-    assert set(manifest["fingerprint"]["inputs"]) == {"batch[0]"}
-    assert set(manifest["fingerprint"]["shared inputs"]) == {"batch[1]"}
-
-
 def test_a_finished_batch_is_read_and_not_computed(complete, monkeypatch):
     before = records(complete)
     assert sorted(before) == ["000000000-000000004", "000000004-000000008", "000000008-000000011"]
@@ -169,14 +155,8 @@ OTHER = [
     ({"batch": (BATCH[0], BATCH[1] + 1)}, r"shared inputs: batch\[1\]: float64\[2\] [0-9a-f]+ in"),
     ({"batch": (BATCH[0][:9], BATCH[1])}, r"members: 11 in the directory, 9 here \(and 1 more\)"),
     ({"block_size": 4}, "block_size: 2 in the directory, 4 here"),
-    (
-        {"function": lambda x: shifted((x[0] * 1.5, x[1]))},
-        "program of the function and",
-    ),
-    (
-        {"function": lambda x: shifted((x[0] + 1e-300, x[1]))},
-        "program of the function",
-    ),
+    ({"function": lambda x: shifted((x[0] + 1e-300, x[1]))}, "program of the function"),
+    ({"function": lambda x: {"total": shifted(x)["sum"]}}, "program of the function"),
 ]
 
 
@@ -190,41 +170,6 @@ def test_a_directory_of_another_batch_is_refused(complete, changed, message):
     assert {p: p.read_bytes() for p in complete.rglob("*") if p.is_file()} == before
 
 
-def test_renamed_results_are_another_batch(complete):
-    def renamed(member):
-        return {"total": shifted(member)["sum"]} | {
-            k: v for k, v in shifted(member).items() if k != "sum"
-        }
-
-    with pytest.raises(StoredBatchError, match="belongs to another batch"):
-        run(complete, function=renamed)
-
-
-def test_another_version_of_the_software_is_refused(complete):
-    manifest = json.loads((complete / "manifest.json").read_text())
-    manifest["fingerprint"]["software"]["jaxlib"] = "0.1"
-    (complete / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(StoredBatchError, match=r"software: jaxlib: 0\.1 in the directory, "):
-        run(complete)
-
-
-def test_overwriting_deletes_the_other_batch_and_nothing_else(complete):
-    (complete / "notes.txt").write_text("mine")
-    with pytest.raises(StoredBatchError, match=r"it holds no batch, but other files .'notes\.txt'"):
-        run(complete, function=lambda member: member[0], overwrite=True)
-    (complete / "notes.txt").unlink()
-    run(complete, function=lambda member: member[0], overwrite=True)
-    assert sorted(p.name for p in complete.iterdir()) == ["finished", "manifest.json", "result.npy"]
-
-
-def test_a_folder_of_other_files_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
-    message = r"it holds no batch, but other files .'thesis\.tex' is one of 1.; give a new or an"
-    with pytest.raises(StoredBatchError, match=message):
-        run(tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "mine"
-
-
 def test_too_small_a_disk_is_refused_before_the_work(tmp_path):
     def large(member):
         return jnp.full((2, 10**15), member[0])
@@ -235,60 +180,70 @@ def test_too_small_a_disk_is_refused_before_the_work(tmp_path):
     assert not list(tmp_path.glob("*.npy*"))
 
 
-def test_what_is_no_batch_is_not_loaded(tmp_path):
-    with pytest.raises(StoredBatchError, match=r"holds no batch \(no manifest.json\); give anothe"):
-        load_batch(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("manifest", "message"),
-    [
-        ("{", r"its manifest.json is damaged \(.*\); delete it, or give another directory"),
-        ("[]", r"its manifest.json is damaged"),
-        ('{"format": "other"}', "its format is 'other' None, this program reads 'jaxdae batch' 2"),
-        ('{"format": "jaxdae batch", "version": 9}', "its format is 'jaxdae batch' 9, this"),
-    ],
-)
-def test_a_damaged_or_foreign_manifest_is_refused(complete, manifest, message):
-    (complete / "manifest.json").write_text(manifest)
-    for use in (run, load_batch, lambda path: run(path, overwrite=True)):
-        with pytest.raises(StoredBatchError, match=message):
-            use(complete)
-
-
-def edited(directory, edit):
-    path = directory / "manifest.json"
-    manifest = json.loads(path.read_text())
-    edit(manifest)
-    path.write_text(json.dumps(manifest))
-
-
-def renamed(manifest):
-    manifest["results"] = {"../../mine": manifest["results"]["sum"]}
-
-
-CRAFTED = [
-    (renamed, r"manifest\.json is damaged \('\.\./\.\./mine' is no name of a result"),
-    (lambda x: x.update(members=-11), "damaged .members is -11, not a positive integer"),
-    (lambda x: x.update(members=True), "damaged .members is True, not a positive integer"),
-    (lambda x: x.update(results=7), "damaged"),
-    (lambda x: x.pop("fingerprint"), "damaged .'fingerprint'"),
-    (lambda x: x.pop("format"), "damaged .'format'"),
+MANIFESTS = [
+    (lambda _: "{", r"its manifest.json is damaged \(.*\); delete it, or give another directory"),
+    (lambda _: '{"format": "other"}', "its format is 'other' None, this program reads 'jaxdae bat"),
+    (lambda x: x | {"version": 9}, "its format is 'jaxdae batch' 9, this"),
+    (
+        lambda x: x | {"results": {"../../mine": x["results"]["sum"]}},
+        r"manifest\.json is damaged \('\.\./\.\./mine' is no name of a result",
+    ),
+    (lambda x: x | {"members": -11}, "damaged .members is -11, not a positive integer"),
+    (lambda x: {k: y for k, y in x.items() if k != "fingerprint"}, "damaged .'fingerprint'"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "message"), CRAFTED)
-def test_a_crafted_manifest_is_refused_and_deletes_nothing(complete, edit, message):
+@pytest.mark.parametrize(("edit", "message"), MANIFESTS)
+def test_a_damaged_or_crafted_manifest_is_refused_and_deletes_nothing(complete, edit, message):
     """Each of its names is one in this folder; nothing outside of it is read or deleted."""
     mine = complete.parents[1] / "mine.npy"
     mine.write_text("mine")
-    edited(complete, edit)
+    edited = edit(json.loads((complete / "manifest.json").read_text()))
+    text = edited if isinstance(edited, str) else json.dumps(edited)
+    (complete / "manifest.json").write_text(text)
     before = sorted(complete.rglob("*"))
     for use in (run, load_batch, lambda path: run(path, overwrite=True)):
         with pytest.raises(StoredBatchError, match=message):
             use(complete)
     assert mine.read_text() == "mine"
     assert sorted(complete.rglob("*")) == before
+
+
+@pytest.mark.parametrize("changes", [{"software": {"jaxlib": "0.1"}}, None])
+def test_a_batch_of_other_software_or_without_a_fingerprint_is_another(complete, changes):
+    manifest = json.loads((complete / "manifest.json").read_text())
+    manifest["fingerprint"] = {} if changes is None else manifest["fingerprint"] | changes
+    (complete / "manifest.json").write_text(json.dumps(manifest))
+    words = "" if changes is None else r"; software: jax\w*: .* in the directory, "
+    with pytest.raises(StoredBatchError, match=f"it belongs to another batch{words}"):
+        run(complete)
+
+
+def test_other_files_are_neither_taken_for_a_batch_nor_deleted(complete, tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    message = r"it holds no batch, but other files .'folder' is one of 2.; give a new or an"
+    with pytest.raises(StoredBatchError, match=message):
+        run(tmp_path)
+    with pytest.raises(StoredBatchError, match=r"holds no batch \(no manifest.json\); give anothe"):
+        load_batch(tmp_path)
+    (complete / "notes.txt").write_text("mine")
+    with pytest.raises(StoredBatchError, match=r"it holds no batch, but other files .'notes\.txt'"):
+        run(complete, function=lambda member: member[0], overwrite=True)
+    (complete / "notes.txt").unlink()
+    run(complete, function=lambda member: member[0], overwrite=True)
+    assert sorted(p.name for p in complete.iterdir()) == ["finished", "manifest.json", "result.npy"]
+
+
+def test_a_missing_or_foreign_array_is_refused(complete):
+    for content, words in ((None, r"partial is missing or damaged"), (b"x", "missing or damaged")):
+        (complete / "count.npy").unlink()
+        if content is not None:
+            (complete / "count.npy").write_bytes(content)
+        with pytest.raises(StoredBatchError, match=rf"count\.npy.*{words}"):
+            load_batch(complete)
+        np.save(complete / "count.npy", np.zeros(11))
+    with pytest.raises(StoredBatchError, match=r"count.npy holds float64\[11\], not what the m"):
+        load_batch(complete)
 
 
 def test_links_in_a_directory_lead_nowhere(tmp_path):
@@ -323,12 +278,6 @@ def test_a_full_disk_is_named_with_the_file(complete, monkeypatch):
         run(complete)
 
 
-def test_a_fingerprint_without_sections_is_that_of_another_batch(complete):
-    edited(complete, lambda x: x["fingerprint"].clear())
-    with pytest.raises(StoredBatchError, match="it belongs to another batch"):
-        run(complete)
-
-
 @pytest.mark.parametrize("name", ["000000008-000000012", "000000004-000000004", "9-3"])
 def test_records_of_chunks_that_the_batch_does_not_have_are_refused(complete, name):
     (complete / "finished" / name).touch()
@@ -343,25 +292,6 @@ def test_missing_records_of_chunks_are_refused(complete):
         with pytest.raises(StoredBatchError, match="the record of its chunks, is missing; make"):
             use(complete)
     run(complete, overwrite=True)
-
-
-def test_a_missing_or_foreign_array_is_refused(complete):
-    np.save(complete / "count.npy", np.zeros(11))
-    with pytest.raises(StoredBatchError, match=r"count.npy holds float64\[11\], not what the m"):
-        load_batch(complete)
-    (complete / "count.npy").write_bytes(b"damaged")
-    with pytest.raises(StoredBatchError, match=r"count\.npy is missing or damaged"):
-        load_batch(complete)
-    (complete / "count.npy").unlink()
-    with pytest.raises(StoredBatchError, match=r"count\.npy\.partial is missing or damaged"):
-        load_batch(complete)
-
-
-def test_a_directory_can_be_moved(complete, tmp_path):
-    shutil.move(complete, tmp_path / "elsewhere")
-    before = records(tmp_path / "elsewhere")
-    run(tmp_path / "elsewhere")
-    assert records(tmp_path / "elsewhere") == before
 
 
 PARTIAL = "q.npy.partial"
@@ -380,22 +310,12 @@ def cut(directory):
     os.truncate(directory / PARTIAL, (directory / PARTIAL).stat().st_size - 64)
 
 
-def archived(directory):
-    np.savez(directory / "q.npz", q=np.ones((4, 2)))
-    os.replace(directory / "q.npz", directory / PARTIAL)
-
-
 def piped(directory):
     (directory / PARTIAL).unlink()
     os.mkfifo(directory / PARTIAL)
 
 
-def too_large(directory):
-    content = (directory / PARTIAL).read_bytes()
-    (directory / PARTIAL).write_bytes(content.replace(b"(4, 2), ", b"(4611686018427387904, 8), "))
-
-
-@pytest.mark.parametrize("damage", [cut, archived, piped, too_large])
+@pytest.mark.parametrize("damage", [cut, piped])
 def test_a_damaged_array_is_refused_before_it_is_continued(half, damage):
     """A file that was cut short would be filled up with zeros, in members recorded as finished."""
     damage(half.directory)

@@ -78,9 +78,6 @@ def test_missing_control_input_is_refused_with_the_remedy():
 MISSPELT = {
     "position_constraint": "position_constraints",
     "velocity_constrains": "velocity_constraints",
-    "potential_enery": "potential_energy",
-    "disipation": "dissipation",
-    "actuator_rates": "actuator_rate",
     "massmatrix": "mass_matrix",
 }
 

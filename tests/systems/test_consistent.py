@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,22 +124,6 @@ def test_nearest_point_agrees_with_sequential_quadratic_programming(everything):
         np.testing.assert_allclose(got, found.x, atol=2e-7)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["everything", "massless", "repeated"])
-def test_projecting_twice_is_projecting_once(name, everything, massless, repeated_rod):
-    """A consistent state is its own projection, to round-off."""
-    system, q, v, w = {
-        "everything": (everything, jnp.array([0.8, -1.1, 0.5]), jnp.ones(3), jnp.ones(1)),
-        "massless": (massless, Q0, V0, None),
-        "repeated": (repeated_rod((1.0, 3.0)), Q0, V0, None),
-    }[name]
-    once = consistent_state(system, q, v, 0.2, w=w)
-    twice, moved = consistent_state(system, once.q, once.v, 0.2, w=once.w, report=True)
-    np.testing.assert_allclose(twice.q, once.q, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(twice.v, once.v, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(moved.after.phi_dot, 0, atol=1e-12)
-
-
 @pytest.mark.parametrize("fixed", ["x", 0, -2])
 def test_fixed_coordinates_are_held_exactly(fixed):
     """Coordinates held by name, index or index from the end do not move by one bit."""
@@ -150,17 +133,6 @@ def test_fixed_coordinates_are_held_exactly(fixed):
     y = -np.sqrt(1.3**2 - 1.1**2)
     np.testing.assert_allclose(out.q[1], y, **SOLVED)
     np.testing.assert_allclose(out.v[1], -1.1 * 0.7 / y, **SOLVED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fixed", ["q1", 0])
-def test_a_single_coordinate_need_not_be_put_in_a_list(fixed, repeated_rod):
-    """fixed="q1" is fixed=["q1"], a name where the system gives none; so is a single index."""
-    one = consistent_state(repeated_rod((1.0,), 1.3), Q0, V0, fixed=fixed)
-    listed = consistent_state(repeated_rod((1.0,), 1.3), Q0, V0, fixed=["q1"])
-    jax.tree.map(np.testing.assert_array_equal, one, listed)
-    assert one.q[0] == Q0[0]
-    assert one.q[1] != Q0[1]
 
 
 @pytest.mark.slow
@@ -212,14 +184,6 @@ def test_rheonomic_velocity_level_includes_the_explicit_rate(led_point):
     np.testing.assert_allclose(out.v, [0.5, -0.25 / np.sqrt(0.75)], **SOLVED)
 
 
-def test_without_constraints_nothing_moves(double_pendulum):
-    """An unconstrained system's states are all consistent."""
-    out, moved = consistent_state(double_pendulum, Q0, V0, report=True)
-    np.testing.assert_array_equal(out.q, Q0)
-    np.testing.assert_array_equal(out.v, V0)
-    assert moved.after.phi.shape == (0,)
-
-
 def test_report_adds_up(everything):
     """The report's changes and residuals are those of the two states; w is kept."""
     q, v, w = jnp.array([0.8, -1.1, 0.5]), jnp.ones(3), jnp.array([0.7])
@@ -265,46 +229,6 @@ def test_derivatives_agree_in_forward_and_reverse_mode_and_with_differences():
 
 
 @pytest.mark.slow
-def test_derivative_with_respect_to_the_length_is_the_closed_form():
-    """With equal masses q = l q0 / |q0|, so dq/dl is the unit vector."""
-    system = Circle(1.0, 1.0)
-
-    def position(length):
-        return consistent_state(eqx.tree_at(lambda s: s.length, system, length), Q0, V0).q
-
-    slope = jax.jit(jax.jacfwd(position))(1.3)
-    np.testing.assert_allclose(slope, Q0 / jnp.linalg.norm(Q0), **SOLVED)
-
-
-@pytest.mark.slow
-def test_dependent_constraints_have_the_derivative_that_one_of_them_has(repeated_rod):
-    """Implicit differentiation goes through the rank-deficient stationarity conditions."""
-
-    def position(length, weights):
-        return _flat(consistent_state(repeated_rod(weights, length), Q0, V0))
-
-    one, two = (
-        jax.jit(jax.jacfwd(position), static_argnums=1)(1.1, w) for w in ((1.0,), (1.0,) * 2)
-    )
-    # The stationarity conditions are solved by a pseudo-inverse of condition number about 10.
-    np.testing.assert_allclose(two, one, rtol=1e-7)
-
-
-@pytest.mark.slow
-def test_vmap_gives_each_lane_its_own_projection_and_derivative():
-    """A batch of starts gives what each start gives alone."""
-    starts = jnp.stack([Q0, -2 * Q0, jnp.array([0.1, 0.9])])
-    function = lambda q: _flat(consistent_state(Circle(), q, V0))  # noqa: E731
-    both = lambda q: (function(q), jax.jacrev(function)(q))  # noqa: E731
-    batch, slopes = jax.jit(jax.vmap(both))(starts)
-    alone = jax.jit(both)
-    for i, start in enumerate(starts):
-        value, slope = alone(start)
-        np.testing.assert_allclose(batch[i], value, **SOLVED)
-        np.testing.assert_allclose(slopes[i], slope, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.slow
 def test_hopeless_lanes_of_a_batch_are_nan_and_the_others_right(led_point):
     """Beyond its reach the led point has no consistent state; before, it has."""
     times = jnp.array([0.0, 1.0, 3.0])
@@ -322,15 +246,6 @@ def test_single_precision_stays_single():
     assert {str(x.dtype) for x in jax.tree.leaves(out)} == {"float32"}
     # eps^(2/3) = 2.4e-5 is what the function promises; round-off of the residual is 1e-7.
     np.testing.assert_allclose(out.q, _nearest_on_circle(Circle(), Q0), rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_double_precision_parameters_do_not_widen_a_single_precision_start():
-    """Fields that are NumPy's float64, a list beside a float32 array, and the report."""
-    system = Circle(np.float64(1.0), np.float64(4.0), np.array(1.3))  # pyright: ignore[reportArgumentType]
-    q, v = np.asarray(Q0, np.float32), [0.7, 0.9]
-    out, moved = consistent_state(system, q, v, np.float64(0.0), report=True)
-    assert {str(x.dtype) for x in jax.tree.leaves((out, moved))} == {"float32"}
 
 
 def test_unknown_coordinate_is_named_with_those_there_are():

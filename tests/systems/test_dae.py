@@ -12,7 +12,6 @@ from helpers.daes import (
     Circle,
     ImplicitRobertson,
     Pendulum,
-    Resonator,
     Robertson,
     ROBERTSON_START,
     TRANSISTOR_START,
@@ -296,16 +295,6 @@ TWO = jnp.ones(2)
 def test_declarations_that_are_no_such_equations_are_refused_in_words(dae, y, z, words):
     with pytest.raises(ValueError, match=words):
         jaxdae.solve(dae, y, z, t1=1.0)
-
-
-def test_names_are_those_of_the_keys_and_distances_have_units_of_variables():
-    dae = Resonator()
-    start = jaxdae.consistent_start(
-        dae, {"charge": 1e-3, "flux": 1e-3}, {"current": 0.0, "coil": 0.0},
-        controller=lambda t, y, z: 1.0,  # noqa: ARG005
-    )  # fmt: skip
-    np.testing.assert_allclose(start.z["current"], 2e-3, rtol=1e-14)
-    np.testing.assert_allclose(start.z["coil"], 1 - 4e-3 - 1e-2, rtol=1e-14)
 
 
 def test_distances_are_of_first_order_in_the_variables():

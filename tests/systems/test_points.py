@@ -69,19 +69,6 @@ def test_a_text_is_not_taken_for_names(fields, message):
         jaxdae.Points(PLACES, **fields)
 
 
-def test_points_pass_transformations():
-    """Batches and derivatives of a drawing are drawings of the same links."""
-
-    def drawn(x):
-        return jaxdae.Points({"a": x, "b": 2 * x}, links=(("a", "b"),), trace=("b",))
-
-    batch = jax.vmap(drawn)(jnp.arange(6.0).reshape(3, 2))
-    assert batch.places["b"].shape == (3, 2)
-    assert batch.links == (("a", "b"),)
-    _, rates = jax.jvp(drawn, (jnp.ones(2),), (jnp.array([1.0, 3.0]),))
-    np.testing.assert_array_equal(rates.places["b"], [2.0, 6.0])
-
-
 def test_a_circle_keeps_its_distance():
     """In the plane, and in a plane of space: corners at the radius, their mean the centre."""
     flat = np.asarray(circle(np.array([1.0, 2.0]), 3.0))
@@ -160,9 +147,3 @@ def test_a_drawing_that_does_not_fit_is_found_by_the_check(draw, message):
 def test_a_drawing_of_another_kind_is_refused_by_the_check():
     with pytest.raises(TypeError, match=re.escape("Drawn.points returned a dict; return jaxdae.P")):
         checked(lambda _, q: {"mass": q})
-
-
-def test_a_run_needs_no_drawing():
-    """Pictures say what is wrong with it."""
-    system = Drawn(lambda _, q: mass_at(q[:1]))
-    assert jaxdae.consistent_state(system, jnp.ones(2), jnp.zeros(2)).q.shape == (2,)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae import ConsistencyError, Multipliers, State
+from jaxdae import ConsistencyError, Multipliers
 from jaxdae.models import AdaptiveMirror
 from jaxdae.models.registry import MODELS
 from jaxdae.solvers import RK4
@@ -70,14 +70,6 @@ def test_state_meets_constraints_and_program_with_the_least_change():
     np.testing.assert_allclose(run.q[-1], q, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_held_coordinates_leave_the_actuators_to_meet_the_program():
-    q = 1.2 * np.array([np.sin(0.5), -np.cos(0.5)])
-    state = jaxdae.consistent_state(PENDULUM, q, [0.0, 0.0], w=[0.0], program=held, fixed=(0, 1))
-    np.testing.assert_array_equal(state.q, q)
-    np.testing.assert_allclose(state.w, 9.81 * q[0] / 1.44, rtol=1e-12)
-
-
 def test_held_actuators_leave_the_coordinates_to_meet_the_program():
     """A torque of 1 N m: the rod rests where its weight takes as much."""
     state = jaxdae.consistent_state(PENDULUM, **GUESS, program=held, fixed="w1")
@@ -131,9 +123,3 @@ def test_programs_that_cannot_hold_are_named():
     scalar = lambda t, q, v, w: w[0]  # noqa: ARG005, E731
     with pytest.raises(ValueError, match=r"returned shape \(\); psi\(t, q, v, w\) must return"):
         jaxdae.consistent_state(PENDULUM, **GUESS, program=scalar)
-
-
-@pytest.mark.slow
-def test_without_a_program_actuators_stay():
-    state = jaxdae.consistent_state(PENDULUM, **GUESS)
-    np.testing.assert_array_equal(state.w, State(**GUESS).w)

@@ -95,7 +95,7 @@ class Mechanism(jaxdae.System):
 
 
 class Drawn(NamedTuple):
-    """Numbers that make a mechanism and its state; accelerations for the test of gamma."""
+    """Numbers that make a mechanism and its state."""
 
     masses: Any
     inertias: Any
@@ -106,12 +106,11 @@ class Drawn(NamedTuple):
     angles: Any
     place: Any
     v: Any
-    a: Any
 
 
 DRAWN_ONCE = Drawn(
     *(np.zeros(x) for x in (BODIES, BODIES, (BODIES, 2), (BODIES, 2), 2, 5, BODIES, 2)),
-    *2 * (np.zeros(3 * BODIES),),
+    np.zeros(3 * BODIES),
 )
 
 
@@ -130,7 +129,6 @@ DRAWN = st.builds(
     angles=numbers(-3, 3, BODIES),
     place=numbers(-1, 1, 2),
     v=numbers(-2, 2, 3 * BODIES),
-    a=numbers(-5, 5, 3 * BODIES),
 )
 
 
@@ -196,37 +194,6 @@ class Laws(NamedTuple):
     power: jax.Array
 
 
-@eqx.filter_jit
-def rates_of_constraints(kind, drawn: Drawn) -> "Rates":
-    """Differences, and what they must be: quickly compiled, without any formulation."""
-    system, t, state, condition = made(kind, drawn)
-    q, v = state.q, state.v
-    d = evaluate(system, t, q, v)
-    m = d.phi.size
-    h = 1e-3
-
-    def difference(function):
-        """Of fourth order, along the motion of constant acceleration `a`."""
-        at = lambda s: function(t + s, q + s * v + s**2 / 2 * drawn.a, v + s * drawn.a)  # noqa: E731
-        return (8 * (at(h) - at(-h)) - at(2 * h) + at(-2 * h)) / (12 * h)
-
-    rates = lambda t, q, v: evaluate(system, t, q, v).phi_dot  # noqa: E731
-    pairs = {
-        "phi_dot": (difference(lambda t, q, _: system.position_constraints(t, q)), d.phi_dot[:m]),
-        "gamma": (difference(rates), d.jac @ drawn.a + d.gamma),
-        "J v": (rates(t, q, v) - rates(t, q, jnp.zeros_like(v)), d.jac @ v),
-    }
-    return Rates(condition, jnp.abs(v).max(), pairs)
-
-
-class Rates(NamedTuple):
-    """Of the constraints of a mechanism at a state."""
-
-    condition: jax.Array
-    speed: jax.Array
-    pairs: dict
-
-
 few = settings(
     max_examples=30,
     derandomize=True,
@@ -259,18 +226,6 @@ def test_formulations_agree_and_energy_changes_by_the_power(kind, drawn):
             np.testing.assert_allclose(one / size, other / size, atol=1e-9, err_msg=name)
     size = 1 + np.abs(expected[1]).max() * float(result.speed)
     np.testing.assert_allclose(result.change / size, result.power / size, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["closed", pytest.param("blade", marks=pytest.mark.slow)])
-@few
-@given(drawn=DRAWN)
-def test_rates_of_the_constraints_are_their_differences(kind, drawn):
-    """`phi_dot`, `J v`, and `gamma` exactly, for any acceleration."""
-    result = of_regular(rates_of_constraints, kind, drawn)
-    # Differences of fourth order with steps of 1 ms, of angles that turn at some rad/s.
-    size = (1 + float(result.speed)) ** 5
-    for name, (one, other) in result.pairs.items():
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12 * size + 1e-8, err_msg=name)
 
 
 @cache
