@@ -16,7 +16,7 @@ from jaxdae.simulation.backends import AbstractBackend, UnsuitedError
 from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Times
-from jaxdae.simulation.saving import is_plain
+from jaxdae.simulation.saving import is_plain, row_times
 from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.counted import IterationTotals
 from jaxdae.solvers.grid import Grid, known_ends
@@ -185,18 +185,7 @@ def _increasing(times: Times, plan: KernelPlan, sub, sign, controller) -> list:
 
 
 class _Steps(NamedTuple):
-    """Steps that were made.
-
-    Args:
-        ts: times of the rows.
-        end_time: time that was reached.
-        made: their number.
-        accepted: number of those that were kept.
-        result: diffrax's result code.
-        reached: number of rows.
-        on_rows: whether the end of the run is the last row already.
-        counts: what their iterations took, as floating-point numbers; `None` without any.
-    """
+    """Steps that were made, times and number of the rows; `on_rows` where the end is the last."""
 
     ts: Any
     end_time: Any
@@ -224,22 +213,11 @@ def _adaptive(sign, more, counts) -> _Steps:
 
 
 def _fixed(times: Times, sub) -> _Steps:
-    ts = _grid_times(times, sub)
+    ts = row_times(sub, times)
     steps = len(times.grid) - 1
     end = jnp.asarray(times.grid[-1], times.start.dtype)
     on_rows = bool(sub.steps) and steps % sub.steps == 0
     return _Steps(ts, end, steps, steps, diffrax.RESULTS.successful, len(ts), on_rows)
-
-
-def _grid_times(times: Times, sub):
-    """Times of the rows of a run with fixed steps."""
-    dtype = times.start.dtype
-    parts = [jnp.asarray(times.start)[None]] if sub.t0 else []
-    if sub.steps:
-        parts.append(jnp.asarray(times.grid)[sub.steps :: sub.steps])
-    if sub.ts is not None:
-        parts.append(jnp.asarray(sub.ts))
-    return jnp.concatenate([x.astype(dtype) for x in parts]) if parts else jnp.zeros(0, dtype)
 
 
 def _stats(steps: _Steps, method: Method) -> dict[str, Any]:

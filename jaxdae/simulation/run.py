@@ -11,7 +11,7 @@ from jaxdae.formulations.base import holding_rank, solves
 from jaxdae.simulation import backends, segments
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Solution
-from jaxdae.simulation.saving import is_plain, is_sub
+from jaxdae.simulation.saving import column, is_plain, is_sub
 from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import Power, State, System
 from jaxdae.systems.checks import constraint_counts
@@ -113,7 +113,7 @@ def _on_constraints(integration: Integration, method: Method, problem: Problem, 
     # Rows that were not reached stay as they are, and their derivatives zero.
     reached = jnp.isfinite(marked(integration.ts, integration.rows))
     pick = lambda row, safe: jax.tree.map(  # noqa: E731
-        lambda a, b: jnp.where(_column(reached, a), a, b), row, safe
+        lambda a, b: jnp.where(column(reached, a), a, b), row, safe
     )
     safe = pick((integration.ts, integration.rows), (problem.times.start, y0))
     moved = jax.vmap(lambda t, y: projection.project(t, y, problem.parts))(*safe)
@@ -132,7 +132,7 @@ def solution(integration: Integration, method: Method, problem: Any, y0) -> Solu
         work = jax.tree.map(lambda x: x[-1:], saved[1])
         ts, saved = end_time[None], (one_row(end), work)
     # A fixed-step run goes on through NaN; diffrax calls that success.
-    broken = ~_all_finite(end) & diffrax.is_okay(integration.result)
+    broken = ~all_finite(end) & diffrax.is_okay(integration.result)
     if problem.event is not None:  # one that is no number is not met, wherever it is
         broken |= jnp.isnan(problem.event.value(end_time, (end, None), problem.parts))
     nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
@@ -167,10 +167,11 @@ def _reached(rows, reached):
 @_reached.defjvp
 def _reached_jvp(primals, tangents):
     (rows, reached), (moves, _) = primals, tangents
-    return rows, jax.tree.map(lambda x: jnp.where(_column(reached, x), x, jnp.zeros_like(x)), moves)
+    return rows, jax.tree.map(lambda x: jnp.where(column(reached, x), x, jnp.zeros_like(x)), moves)
 
 
-def _all_finite(tree):
+def all_finite(tree):
+    """Whether all numbers of a pytree are finite."""
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
@@ -179,7 +180,3 @@ def marked(ts, saved):
     rows = [jnp.isfinite(x).reshape(ts.size, -1).all(axis=1) for x in jax.tree.leaves(saved[0])]
     good = jnp.stack(rows).all(axis=0)
     return jnp.where(good, ts, jnp.inf)
-
-
-def _column(mask, x):
-    return mask.reshape(-1, *[1] * (x.ndim - 1))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxdae.solvers.base import time_of
 from jaxdae.solvers.event import AbstractEvent, HALVING, lowest, Watch
-from jaxdae.solvers.wrapped import AbstractAroundSolver
+from jaxdae.solvers.wrapped import AbstractAroundController, AbstractAroundSolver
 
 
 class Misfit(NamedTuple):
@@ -187,77 +187,42 @@ class _Monitored(AbstractAroundSolver):
     @property
     def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Its dense output, along which what was seen is that of the step."""
-        return _MonitoredOutput(self.solver.interpolation_cls)
-
-
-class _MonitoredOutput(NamedTuple):
-    """Makes the dense output of a step.
-
-    Args:
-        inner: makes that of the solver.
-    """
-
-    inner: Callable
-
-    def __call__(self, *, t0, t1, inner, seen) -> "_Between":
-        return _Between(t0, t1, self.inner(t0=t0, t1=t1, **inner), seen)
+        return eqx.Partial(_Between, self.solver.interpolation_cls)
 
 
 class _Between(diffrax.AbstractLocalInterpolation):
     """Dense output of a step, with what was seen in it.
 
     Args:
+        make: makes that of the solver.
         t0: beginning of the step [s].
         t1: its end [s].
-        inner: dense output of the solver.
+        inner: what dense output of the solver is made of.
         seen: in the step.
     """
 
+    make: Callable
     t0: Any
     t1: Any
-    inner: Any
+    inner: dict[str, Any]
     seen: _Seen
 
     def evaluate(self, t0, t1=None, left=True):
-        found = self.inner.evaluate(t0, t1, left)
+        found = self.make(t0=self.t0, t1=self.t1, **self.inner).evaluate(t0, t1, left)
         seen = self.seen if t1 is None else jax.tree.map(jnp.zeros_like, self.seen)
         return found, seen
 
 
-class _OfStates(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
-    """A step size controller that is given states without what was seen.
-
-    Args:
-        controller: which chooses the steps.
-    """
+class _OfStates(AbstractAroundController):
+    """A step size controller that is given states without what was seen."""
 
     controller: Any
 
     def __init__(self, controller: Any):
         self.controller = controller
 
-    # Implicit stages ask for the tolerances.
-
-    @property
-    def rtol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the controller."""
-        return self.controller.rtol
-
-    @property
-    def atol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the controller."""
-        return self.controller.atol
-
-    @property
-    def norm(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of the controller."""
-        return self.controller.norm
-
-    def wrap(self, direction):
-        return _OfStates(self.controller.wrap(direction))
-
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        return self.controller.init(terms, t0, t1, y0[0], dt0, args, func, error_order)
+        return super().init(terms, t0, t1, y0[0], dt0, args, func, error_order)
 
     def adapt_step_size(
         self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state

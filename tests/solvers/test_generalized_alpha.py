@@ -15,7 +15,6 @@ from jaxdae.solvers import ConstrainedTerm, GeneralizedAlpha, Projected
 from jaxdae.solvers.generalized_alpha import coefficients, first_order_coefficients
 
 END = diffrax.SaveAt(t1=True)
-BACKENDS = ["plain", "native"]
 TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
 TERM = ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
 
@@ -156,8 +155,7 @@ def test_velocity_constraints_actuators_and_everything_else(everything, index, b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_jump_of_an_input_that_is_declared(backend):
+def test_a_jump_of_an_input_that_is_declared():
     class Pushed(DrivenPendulum):
         def force(self, t, q, v, w, u):
             del t, q, v, w
@@ -173,8 +171,8 @@ def test_a_jump_of_an_input_that_is_declared(backend):
     options: dict[str, Any] = {"controller": control, "saveat": END}
     exact = exactly(Pushed(), SWINGING, stepsize_controller=clipped(TIGHT), **options)
     steps = clipped(diffrax.PIDController(rtol=1e-7, atol=1e-7))
-    found = run(Pushed(), SWINGING, stepsize_controller=steps, backend=backend, **options)
-    smooth = run(DrivenPendulum(), SWINGING, stepsize_controller=steps, backend=backend, saveat=END)
+    found = run(Pushed(), SWINGING, stepsize_controller=steps, **options)
+    smooth = run(DrivenPendulum(), SWINGING, stepsize_controller=steps, saveat=END)
     np.testing.assert_allclose(found.q, exact.q, atol=5e-5)  # 300 tolerances
     # No steps are lost at the jump.
     assert int(found.stats["num_steps"]) < 1.2 * int(smooth.stats["num_steps"])

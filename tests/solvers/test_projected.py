@@ -15,7 +15,6 @@ from jaxdae import (
     Hamiltonian,
     MinimumNormSolve,
     Multipliers,
-    NullSpace,
     Penalty,
     QuasiVelocities,
     RealizingForces,
@@ -82,7 +81,6 @@ def exact(case):
 FORMULATIONS = [
     ("everything", Multipliers()),
     ("everything", Hamiltonian()),
-    ("everything", NullSpace()),
     ("pendulum", VelocityElimination()),
     ("pendulum", QuasiVelocities(stabilization=Baumgarte(K_D=2.0, K_P=1.0))),
     ("repeated rod", Multipliers(solve=MinimumNormSolve())),

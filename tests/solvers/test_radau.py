@@ -15,7 +15,6 @@ from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.solvers import Projected, radau_stages as coefficients, RadauIIA, Rodas5P
 
 END = diffrax.SaveAt(t1=True)
-BACKENDS = [pytest.param("plain"), pytest.param("native")]
 
 
 START = MassOnCircle().start()
@@ -81,10 +80,9 @@ class Rod(jaxdae.System):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_stiff_vibrations_do_not_shorten_its_steps(backend):
+def test_stiff_vibrations_do_not_shorten_its_steps():
     state = jaxdae.State(jnp.array([1.0, 0.0, 1.5, 0.0]), jnp.zeros(4))
-    found = run(Rod(), state, backend=backend)
+    found = run(Rod(), state)
     other = run(Rod(), state, solver=Projected(Rodas5P()))
     # Tolerances of 1e-8 in each of a thousand steps.
     np.testing.assert_allclose(found.q[-1], other.q[-1], atol=1e-6)
@@ -92,8 +90,7 @@ def test_stiff_vibrations_do_not_shorten_its_steps(backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("tolerance", [1e-5, 1e-9])
+@pytest.mark.parametrize(("backend", "tolerance"), [("plain", 1e-5), ("native", 1e-9)])
 @pytest.mark.filterwarnings("ignore:the run passed 6 near-singular")
 def test_the_slider_crank_passes_its_singular_positions_on_its_branch(backend, tolerance):
     """Three turns; the links and the slider move on smoothly, and the energy says so."""
@@ -137,13 +134,12 @@ def test_kernels_of_large_mechanisms_say_that_they_do_not_pass_singular_position
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the run passed 1 near-singular")
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_derivatives_across_a_singular_position(backend):
+def test_derivatives_across_a_singular_position():
     """The other branch, and the jump of the Jacobian's sign, leave them as they are."""
     base = SliderCrank()
     control = diffrax.PIDController(rtol=1e-9, atol=1e-9)
 
-    def end(mass, adjoint=None, backend=backend):
+    def end(mass, adjoint=None, backend="native"):
         system = eqx.tree_at(lambda x: x.slider_mass, base, mass)
         start = jaxdae.State(*base.start())
         options: dict[str, Any] = {"stepsize_controller": control, "adjoint": adjoint}
@@ -156,12 +152,11 @@ def test_derivatives_across_a_singular_position(backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_derivatives_of_adaptive_steps_in_both_modes(backend):
+def test_derivatives_of_adaptive_steps_in_both_modes():
     """By a length, which the start depends on, too; of positions, velocities and multipliers."""
     base = SliderCrank()
 
-    def end(length, adjoint=None, backend=backend):
+    def end(length, adjoint=None, backend="native"):
         system = eqx.tree_at(lambda x: x.crank_length, base, length * base.crank_length)
         start = jaxdae.consistent_state(system, *base.start())
         made = run(system, start, t1=0.2, backend=backend, adjoint=adjoint)
