@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.derivatives.functions import with_nan_safe_derivative
+from jaxdae.events.crossings import FirstCrossing
 from jaxdae.events.declaration import Event
 from jaxdae.linalg.lu import MOST_PIVOTED
 from jaxdae.linalg.saddle_point import Capabilities
 from jaxdae.reprs import Module
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.dae_term import DAETerm
-from jaxdae.solvers.event import AbstractEvent
 from jaxdae.systems.dae import DAE, is_implicit, Variables
 from jaxdae.systems.dae_equations import DAEEquations
 from jaxdae.systems.dae_start import nearest, rates
@@ -52,7 +52,7 @@ class DAEProblem(NamedTuple):
         controller: `u = controller(t, y, z)`, or `None`.
         state: start.
         times: from when to when.
-        event: what ends it before, or `None`; of the engine alone.
+        event: what ends it before, of the parts of a run with events; `None` for all others.
         events: that the user has declared.
     """
 
@@ -60,7 +60,7 @@ class DAEProblem(NamedTuple):
     controller: Callable | None
     state: Variables
     times: Times
-    event: AbstractEvent | None = None
+    event: FirstCrossing | None = None
     events: tuple[Event, ...] = ()
 
     @property

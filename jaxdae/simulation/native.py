@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from jaxdae.kernels.integration.arguments import StepCounts, StepSummary
 from jaxdae.kernels.launch import obstacles
 from jaxdae.memory import Memory
-from jaxdae.simulation.backends import AbstractBackend, UnsuitedError
+from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
 from jaxdae.simulation.plain import PlainBackend
-from jaxdae.simulation.problem import Integration, Method, Problem, Times
+from jaxdae.simulation.problem import Integration, Method, Times
 from jaxdae.simulation.saving import is_plain, row_times
 from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.counted import IterationTotals
-from jaxdae.solvers.grid import Grid, known_ends
+from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.kernel_steps import step_method
 from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import is_symmetric, stepping
@@ -46,7 +46,6 @@ class NativeBackend(AbstractBackend):
     def solve(self, problem: Any, method: Method, y0) -> Integration:
         from jaxdae.kernels.integration.run import integrate
 
-        problem, method = _counted(problem, method)
         times = problem.times
         saveat = diffrax.SaveAt(ts=times.saved) if method.saveat is None else method.saveat
         sub: Any = saveat.subs
@@ -83,23 +82,6 @@ class NativeBackend(AbstractBackend):
         if kernel is None:
             return PlainBackend().reader(function, row, parts, by_system=by_system)
         return lambda t, y: kernel(t, y, tuple(read))
-
-
-def _counted(problem: Problem, method: Method) -> tuple[Problem, Method]:
-    """A run that an event may end, in steps that are counted as it goes on.
-
-    Raises:
-        UnsuitedError: for some of the fixed steps and the end, which may be one of them or not.
-    """
-    times, sub = problem.times, method.saveat.subs if method.saveat is not None else None
-    if problem.event is None or times.grid is None:
-        return problem, method
-    if sub is not None and sub.steps > 1 and sub.t1:
-        raise UnsuitedError("SaveAt asks for some of the steps and the end, or an event")
-    control = Grid(jnp.asarray(times.grid))
-    return problem._replace(times=times._replace(grid=None)), method._replace(
-        stepsize_controller=control
-    )
 
 
 # What it can integrate.

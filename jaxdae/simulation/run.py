@@ -16,7 +16,6 @@ from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import Power, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.independence import are_dependent
-from jaxdae.systems.precision import in_dtype
 
 PLAIN = PlainBackend()
 
@@ -47,8 +46,7 @@ def run(problem: Problem, method: Method) -> Solution:
     """
     system, formulation, _, state, times, _, _ = problem
     formulation = holding_rank(formulation, system, times.start, state)
-    event = in_dtype(problem.event, state.q.dtype)
-    begun = problem._replace(formulation=formulation, event=event)
+    begun = problem._replace(formulation=formulation)
     zero = jnp.zeros((), state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
     y0 = (formulation.init(system, times.start, state), work)
@@ -103,10 +101,6 @@ def depends_on_rank(formulation, system: System, state: State) -> bool:
 def _on_constraints(integration: Integration, method: Method, problem: Problem, y0) -> Integration:
     """Saved states between the steps of a projected solver go to the constraints as well."""
     saveat, projection = method.saveat, between_steps(method.solver)
-    if projection is not None and problem.event is not None:
-        # Where an event ends a run it is between the steps as well.
-        end = integration.end_time, (integration.end, None)
-        integration = integration._replace(end=projection.project(*end, problem.parts)[0])
     between = saveat is None or (is_sub(saveat.subs) and saveat.subs.ts is not None)
     if method.only_end or projection is None or not (between and is_plain(saveat)):
         return integration
@@ -133,8 +127,6 @@ def solution(integration: Integration, method: Method, problem: Any, y0) -> Solu
         ts, saved = end_time[None], (one_row(end), work)
     # A fixed-step run goes on through NaN; diffrax calls that success.
     broken = ~all_finite(end) & diffrax.is_okay(integration.result)
-    if problem.event is not None:  # one that is no number is not met, wherever it is
-        broken |= jnp.isnan(problem.event.value(end_time, (end, None), problem.parts))
     nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
     result = diffrax.RESULTS.where(broken, nonfinite, integration.result)
     plain = is_plain(method.saveat) and ts is not None

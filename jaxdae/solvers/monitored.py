@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae.solvers.base import time_of
-from jaxdae.solvers.event import AbstractEvent, HALVING, lowest, Watch
+from jaxdae.solvers.event import HALVING, lowest, Watch
 from jaxdae.solvers.wrapped import AbstractAroundController, AbstractAroundSolver
 
 
@@ -46,11 +46,11 @@ class _Seen(NamedTuple):
 _diffeqsolve: Any = inspect.unwrap(diffrax.diffeqsolve)
 
 
-def solve_until(event: AbstractEvent | None, sign, terms, solver, t0, t1, dt0, y0, **how) -> Any:
+def solve_until(event: Any, sign, terms, solver, t0, t1, dt0, y0, **how) -> Any:
     """`diffrax.diffeqsolve`, ended where functions fall to zero, within steps too.
 
     Args:
-        event: what ends the run, or `None`.
+        event: what ends the run, a `jaxdae.events.crossings.FirstCrossing` or `None`.
         sign: 1 forward in time, -1 backward.
         terms: as diffrax has them, and so is what follows.
         solver: of the steps.

@@ -204,6 +204,11 @@ def test_a_file_says_why_events_ended_a_run(tmp_path):
     read = Trajectory.load(tmp_path / "run.npz")
     assert not read.success
     assert "more than max_events = 2" in repr(read)
+    run(Event(lambda t, q, v, w: q[0] - 0.5, name="half")).save(tmp_path / "ended.npz")  # noqa: ARG005
+    read = Trajectory.load(tmp_path / "ended.npz")
+    assert read.success
+    assert read.result == diffrax.RESULTS.event_occurred
+    assert "ended by an event" in repr(read)
 
 
 def test_runs_without_events_have_none(tmp_path):
