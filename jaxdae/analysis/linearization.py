@@ -201,11 +201,7 @@ def _part(kind: type, rows: tuple[int, ...], m: int) -> type:
 
 
 def choose_partition(system: System, jac, m: int, independent=None) -> Partition:
-    """Independent and dependent coordinates for a constraint Jacobian, position constraints first.
-
-    Raises:
-        ValueError: see `linearize`.
-    """
+    """Independent and dependent coordinates for a Jacobian, position constraints first."""
     labels, (c, n) = system.labels(), jac.shape
     chosen = None
     if independent is not None:

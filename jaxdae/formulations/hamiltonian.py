@@ -82,7 +82,6 @@ class Hamiltonian(AbstractFormulation):
         return capabilities._replace(stabilization=self.stabilization, finds_reaction_forces=False)
 
     def init(self, system, t, state, like=None):
-        del like
         t = jnp.asarray(t, state.q.dtype)
         return CanonicalState(state.q, momentum(system, t, state.q, state.v), state.w)
 

@@ -232,7 +232,6 @@ class VelocityElimination(AbstractFormulation):
 
     def perturbation_matrix(self, system, t, state):
         """`dphi/dt = -decay phi`, shape `(m, m)`; velocities have no violation. `None` without."""
-        del t
         m, _ = constraint_counts(system, state)
         decay = self.decay
         if decay is None or m == 0:

@@ -24,19 +24,14 @@ _ROUND_OFFS = 50
 
 
 class Sensitivity(NamedTuple):
-    """Directions of the unknowns, by how far the data see them.
+    """Directions of the unknowns, by how far the data see them."""
 
-    Args:
-        covariance: of the unknowns in the directions that are seen, shape `(p, p)`.
-        unseen: directions that change no residual, orthonormal in scaled unknowns, `(p, k)`.
-        sizes: lengths of the columns of the Jacobian, shape `(p,)`.
-        singular_values: of the Jacobian with columns of length one.
-    """
-
+    # Of the unknowns in the directions that are seen, shape `(p, p)`.
     covariance: Float[np.ndarray, "p p"]
+    # Directions that change no residual, orthonormal in scaled unknowns, `(p, k)`.
     unseen: Float[np.ndarray, "p k"]
-    sizes: Float[np.ndarray, " p"]
-    singular_values: Float[np.ndarray, " p"]
+    sizes: Float[np.ndarray, " p"]  # lengths of the columns of the Jacobian, shape `(p,)`
+    singular_values: Float[np.ndarray, " p"]  # of the Jacobian with columns of length one
 
     @property
     def rank(self) -> int:
@@ -107,17 +102,11 @@ def propagated(
 
 
 class Counts(NamedTuple):
-    """What a fit has to go by.
+    """What a fit has to go by."""
 
-    Args:
-        samples: of each channel.
-        unknown_noise: which channels have a noise level to be estimated.
-        others: measurements besides samples.
-    """
-
-    samples: np.ndarray
-    unknown_noise: np.ndarray
-    others: int
+    samples: np.ndarray  # of each channel
+    unknown_noise: np.ndarray  # which channels have a noise level to be estimated
+    others: int  # measurements besides samples
 
     @property
     def total(self) -> int:

@@ -153,6 +153,14 @@ class DAETrajectory(AbstractRun):
         return self.made_by.name if self.about is None else self.about.backend
 
     @property
+    def why_solver(self) -> str | None:
+        """Which solver `solve(solver="auto")` took, and why, in words.
+
+        `None` where the user has chosen it, and of a result of a JAX transformation.
+        """
+        return vars(self).get("why") if self.about is None else self.about.why_solver
+
+    @property
     def batch_shape(self) -> tuple[int, ...]:
         """Lengths of the batch axes; empty for a single run."""
         return self.final_time.shape
@@ -360,6 +368,7 @@ def _text(run: DAETrajectory) -> str:
         if run.batch_shape:
             lines["batch"] = " x ".join(map(str, run.batch_shape))
         lines["index"] = str(run.index)
+        lines["solver"] = run.why_solver or ""
         if are_known(run):
             good = np.asarray(run.success)
             lines["result"] = (

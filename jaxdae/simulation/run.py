@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -110,7 +111,13 @@ def _on_constraints(integration: Integration, method: Method, problem: Problem, 
         lambda a, b: jnp.where(column(reached, a), a, b), row, safe
     )
     safe = pick((integration.ts, integration.rows), (problem.times.start, y0))
-    moved = jax.vmap(lambda t, y: projection.project(t, y, problem.parts))(*safe)
+    parts, rest = eqx.partition(problem.parts, eqx.is_array)
+
+    def project(t, y, parts):
+        return projection.project(t, y, eqx.combine(parts, rest))
+
+    row = jax.tree.map(lambda x: x[0], safe)
+    moved = jax.vmap(integration.backend.reader(project, row, parts, by_system=True))(*safe)
     return integration._replace(rows=pick(moved, integration.rows))
 
 

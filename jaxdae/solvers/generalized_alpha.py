@@ -9,10 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxdae.linalg.lu import product
+from jaxdae.linalg.lu import Factors, product
 from jaxdae.solvers.base import AbstractIterativeSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
-from jaxdae.solvers.newton import Factors, newton, tangent_of
+from jaxdae.solvers.newton import newton, tangent_of
 from jaxdae.solvers.projection import policy
 from jaxdae.systems import State
 from jaxdae.systems.kinematics import has_rate

@@ -296,7 +296,7 @@ def _vector(tree, like):
 
 
 def _zeros(states: int):
-    return jnp.zeros(states)
+    return np.zeros(states, jnp.result_type(float))
 
 
 def _within(dense: dict) -> dict:

@@ -17,15 +17,10 @@ _BLOCK = 8
 
 
 class Short(NamedTuple):
-    """Residuals and Jacobian in `k = min(m, p + 1)` rows, for `m` residuals of `p` parameters.
+    """Residuals and Jacobian in `k = min(m, p + 1)` rows, for `m` residuals of `p` parameters."""
 
-    Args:
-        value: shape `(k,)`.
-        slope: shape `(k, p)`.
-    """
-
-    value: Float[Array, " k"]
-    slope: Float[Array, "k p"]
+    value: Float[Array, " k"]  # shape `(k,)`
+    slope: Float[Array, "k p"]  # shape `(k, p)`
 
 
 def shortened(residuals: Float[Array, " m"], jacobian: Float[Array, "m p"]) -> Short:
@@ -38,12 +33,7 @@ def shortened(residuals: Float[Array, " m"], jacobian: Float[Array, "m p"]) -> S
 
 
 def triangle(matrix: Any, linear_algebra: Any = jnp) -> Any:
-    """`R` of a factorization `Q R` of a matrix, found block by block [DemmelEtAl2012].
-
-    Args:
-        matrix: shape `(m, n)`.
-        linear_algebra: `numpy` or `jax.numpy`, of which the matrix is.
-    """
+    """`R` of a factorization `Q R` of a matrix, found block by block [DemmelEtAl2012]."""
     (rows, columns), high = matrix.shape, _BLOCK * matrix.shape[1]
     while rows > 2 * high > 0:
         padded = linear_algebra.pad(matrix, ((0, -rows % high), (0, 0)))

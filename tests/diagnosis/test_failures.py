@@ -201,7 +201,6 @@ class HalfMassless(jaxdae.System):
     second: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (v[0] ** 2 + self.second * v[1] ** 2)
 
 
@@ -216,8 +215,8 @@ def test_mass_matrix_must_be_positive_on_what_the_constraints_allow(second):
 
 # where a function stands that closes over `x`, in a run
 CLOSURES = {
-    "controller": lambda x: {"controller": lambda t, q, v, w: x * q},  # noqa: ARG005
-    "stabilization": lambda x: {"formulation": Multipliers(lambda t, q, v, f, df: -x * df)},  # noqa: ARG005
+    "controller": lambda x: {"controller": lambda t, q, v, w: x * q},
+    "stabilization": lambda x: {"formulation": Multipliers(lambda t, q, v, f, df: -x * df)},
 }
 
 
@@ -333,11 +332,9 @@ def test_failure_without_constraints_says_so():
 
     class Runaway(jaxdae.System):
         def kinetic_energy(self, t, q, v):
-            del t, q
             return 0.5 * v @ v
 
         def potential_energy(self, t, q):
-            del t
             return -2 * q[0] ** 3
 
     state = State([1.0], [2.0])

@@ -30,11 +30,9 @@ class Contradiction(jaxdae.System):
     width: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 9.81 * q[1]
 
     def excess(self, t):
@@ -128,14 +126,12 @@ class Driven(jaxdae.System):
     """A point on a line that moves, and its velocity once more with `e(t)`."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def position_constraints(self, t, q):
         return jnp.stack([q[1] - 0.3 * jnp.sin(t)])
 
     def velocity_constraints(self, t, q, v):
-        del q
         return jnp.stack([2 * v[1] - 0.6 * jnp.cos(t) + 0.05 * t**2])
 
 

@@ -144,15 +144,12 @@ class Doubled(jaxdae.System):
     angle: float
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q[:2] @ q[:2] - 1])
 
     def velocity_constraints(self, t, q, v):
-        del t
         return jnp.stack([q[:2] @ v[:2] + self.angle * v[2]])
 
 

@@ -85,6 +85,14 @@ def test_the_remedy_of_gains_is_a_lower_gain_as_well():
     assert any("Rodas5P() or RadauIIA()" in x and "gains" not in x for x in said)
 
 
+def test_what_a_trial_has_found_too_dear_is_not_advised():
+    run, said = _run(ElasticRod(), Multipliers(), ON_ROD, solver="auto")
+    assert "a method for stiff equations would not cost less" in str(run.why_solver)
+    (message,) = (x for x in said if STIFF in x)
+    assert "A trial has spoken against solvers for stiff equations" in message
+    assert "Rodas5P" not in message
+
+
 def test_a_run_backward_in_time_is_examined_in_its_direction():
     """Stabilizations act toward its end, so that their root is of the other sign there."""
     law = Multipliers(Baumgarte.critical(1e4))

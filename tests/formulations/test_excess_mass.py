@@ -24,15 +24,12 @@ class Rail(jaxdae.System):
     """A point of mass 2 that shall stay on the z axis: `phi = (x, y)`, `J` constant."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 2.0 * 9.81 * q[2] + 3.0 * q[0]
 
     def position_constraints(self, t, q):
-        del t
         return q[:2]
 
 
@@ -90,7 +87,6 @@ def test_multipliers_are_the_force_of_the_violation():
 
 def heavier_above(t, q, v):
     """Of the pendulum, a function of its position."""
-    del t, v
     return 100.0 * (1 + 0.5 * q[1] ** 2)
 
 
@@ -133,7 +129,6 @@ def stopped(function, t, q, v):
 
 @stopped.def_jvp
 def _stopped_jvp(primals, tangents):
-    del tangents
     out = stopped(*primals)
     return out, jnp.zeros_like(out)
 
@@ -215,7 +210,7 @@ def test_matrices_that_are_no_mass_are_refused():
             r"alpha is not symmetric at t = 0: entries differ by up to 0\.5",
         ),
     ):
-        alpha = lambda t, q, v, x=matrix: jnp.asarray(x) + 0 * q[0]  # noqa: E731, ARG005
+        alpha = lambda t, q, v, x=matrix: jnp.asarray(x) + 0 * q[0]  # noqa: E731
         with pytest.raises(ValueError, match=message):
             simulate(Rail(), Penalty(alpha), State([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]), t1=0.1)
 
@@ -225,7 +220,6 @@ def test_a_mass_that_does_not_stay_positive_ends_the_run_and_says_so(matrix):
     """Though mass and constraint mass together stay positive."""
 
     def alpha(t, q, v):
-        del q, v
         return jnp.diag(jnp.stack([0.51 - t, 1.0])) if matrix else 0.51 - t
 
     start = State([0.0, 0.0, 0.0], [0.0, 0.0, 0.0])

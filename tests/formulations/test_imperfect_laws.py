@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
-from scipy.optimize import brentq, newton
+from scipy.optimize import newton
 
 import jaxdae
 from jaxdae import RealizingForces, simulate, State
@@ -27,15 +26,12 @@ class Held(jaxdae.System):
     spring: float | jax.Array = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * self.spring * q @ q
 
     def velocity_constraints(self, t, q, v):
-        del t, q
         return v
 
 
@@ -93,32 +89,6 @@ def test_an_oscillator_with_a_late_damper_moves_by_the_root_of_its_quasi_polynom
     assert 1e-3 < errors[0] < 0.1
     assert errors[1] < 1e-2 * errors[0]
     assert errors[2] < 1e-8
-
-
-def roots(law, spring=0.0):
-    """Of the linear motion with a law."""
-    formulation, system = RealizingForces(law), Held(spring)
-    y = formulation.init(system, jnp.zeros(()), State([0.0], [0.0]))
-    flat, unravel = ravel_pytree(y)
-    rate = lambda x: ravel_pytree(  # noqa: E731
-        formulation.vector_field(system, jnp.zeros(()), unravel(x), None)
-    )[0]
-    return np.linalg.eigvals(np.asarray(jax.jacfwd(rate)(flat)))
-
-
-def test_a_late_damper_is_unstable_from_a_quarter_of_its_period_on():
-    """`v' = -k v(t - delay)` loses stability where `k delay = pi / 2`."""
-
-    def largest(k):
-        """But for one root that is zero: the place of the mass does not matter."""
-        growth = np.sort(roots(DelayedLaw(LinearLaw(float(k)), DELAY)).real)
-        return growth[-1] if growth[-1] > 1e-9 else growth[-2]
-
-    limit = float(brentq(largest, 1.0, 4.0, xtol=1e-9))  # pyright: ignore[reportArgumentType]
-    # Pade's error at `w delay = pi / 2` is 1e-9 for six terms.
-    assert limit * DELAY == pytest.approx(np.pi / 2, rel=1e-7)
-    found = roots(DelayedLaw(LinearLaw(K), DELAY), SPRING)
-    assert np.abs(found - ROOT).min() < 1e-7
 
 
 @pytest.mark.slow
@@ -218,7 +188,6 @@ def test_a_history_is_read_before_the_start():
 
 
 def two(psi_dot, t, q, v):
-    del psi_dot, t, q, v
     return jnp.ones(2)
 
 

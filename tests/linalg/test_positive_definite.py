@@ -82,12 +82,11 @@ SINGULAR = {
 
 @pytest.mark.parametrize("name", SINGULAR)
 @pytest.mark.parametrize("padding", [0, ELIMINATION_LIMIT])
-@pytest.mark.parametrize("rhs", [0.0, 1.0])
-def test_no_entry_is_finite_for_a_matrix_that_is_not_positive_definite(name, padding, rhs):
+def test_no_entry_is_finite_for_a_matrix_that_is_not_positive_definite(name, padding):
     n = 3 + padding
     matrix = np.eye(n)
     matrix[:3, :3] = SINGULAR[name]
-    x = solve_positive_definite(jnp.asarray(matrix), jnp.full(n, rhs))
+    x = solve_positive_definite(jnp.asarray(matrix), jnp.ones(n))
     assert np.isnan(x).all()
 
 

@@ -108,12 +108,12 @@ def test_values_under_a_transformation_are_carried_along():
 @pytest.mark.parametrize(
     ("index", "error", "words"),
     [
-        (3, IndexError, r"member 3 of a batch of 3 \(they count from 0\)"),
-        ([0, 3], IndexError, "member 3 of a batch of 3"),
-        ((0, 0), IndexError, r"2 indices for a batch of 1 axes, \(3,\)"),
-        (True, TypeError, "chosen by an integer; got True"),
-        ((0.5,), TypeError, "chosen by an integer; got 0.5"),
-        (np.ones(2, bool), TypeError, r"shape \(3,\) are chosen by integers, a slice, .* bool of"),
+        (3, IndexError, r"index 3 is out of bounds .* the batch has shape \(3,\), counted from 0"),
+        ([0, -4], IndexError, "index -4 is out of bounds"),
+        ((0, 0), IndexError, r"too many indices .* the batch has shape \(3,\)"),
+        (np.ones(2, bool), IndexError, r"boolean index .* the batch has shape \(3,\)"),
+        (True, TypeError, r"shape \(3,\) are chosen by integers, a slice, .*; got True"),
+        ((0.5,), TypeError, r"got \(0\.5,\)"),
     ],
 )
 def test_members_that_there_are_not(index, error, words):

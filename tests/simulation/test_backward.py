@@ -27,19 +27,15 @@ class Pendulum(jaxdae.System):
     damping: Any = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return G * q[1]
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * v @ v
 
     def position_constraints(self, t, q):
-        del t
         return jnp.array([q @ q - 1])
 
 
@@ -55,7 +51,6 @@ def angle(t1: float, damping: float = 0.0) -> np.ndarray:
 
 
 def nonlinear(t, q, v, phi, phi_dot):
-    del t, q, v
     return -20 * phi_dot - 100 * phi - 50 * phi**3
 
 
@@ -185,11 +180,9 @@ def test_friction_that_the_start_does_not_show_is_warned_of_after_the_run():
 
     class Braked(Pendulum):
         def potential_energy(self, t, q):
-            del t, q
             return 0.0
 
         def dissipation(self, t, q, v):
-            del t, q
             return 0.25 * self.damping * jnp.sum(v * v) ** 2
 
     k, speed, t1 = 0.5, 1.0, -0.9
@@ -203,7 +196,7 @@ def test_friction_that_the_start_does_not_show_is_warned_of_after_the_run():
 
 def test_a_function_with_the_signs_of_a_backward_run_is_warned_of():
     """Stabilizations that were written for runs in which nothing was turned."""
-    wrong = lambda t, q, v, phi, phi_dot: 20 * phi_dot - 100 * phi  # noqa: E731, ARG005
+    wrong = lambda t, q, v, phi, phi_dot: 20 * phi_dot - 100 * phi  # noqa: E731
     for law in (wrong, LinearStabilization(-100.0, 20.0)):
         with pytest.warns(
             RuntimeWarning, match=r"root 10\S* 1/s.* the same is given as for a run f"
@@ -237,11 +230,10 @@ def test_laws_that_forget_forward_are_warned_of_backward():
 def test_controllers_that_damp_are_warned_of():
     class Pushed(Pendulum):
         def force(self, t, q, v, w, u):
-            del t, q, v, w
             return u
 
     with pytest.warns(RuntimeWarning, match=r"root -20 1/s at the start"):
         jaxdae.simulate(
             Pushed(), jaxdae.Multipliers(GAINS), REST, t1=-1.0, dt=-1e-3, solver=RK4(),
-            controller=lambda t, q, v, w: -20.0 * v,  # noqa: ARG005
+            controller=lambda t, q, v, w: -20.0 * v,
         )  # fmt: skip

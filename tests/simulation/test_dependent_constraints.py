@@ -126,15 +126,12 @@ class Weightless(jaxdae.System):
     """A repeated rod whose mass matrix is singular: `y` has no inertia."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v[0] ** 2
 
     def potential_energy(self, t, q):
-        del t
         return 2.0 * q[1]
 
     def position_constraints(self, t, q):
-        del t
         rod = q @ q - 1
         return jnp.stack([rod, 2 * rod, rod * (1 + q[0])])
 
@@ -177,11 +174,9 @@ class Threaded(jaxdae.System):
     """A unit mass on the `x` axis, by two constraints of which one says nothing below `x = 1`."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def position_constraints(self, t, q):
-        del t
         beyond = jnp.maximum(q[0] - 1, 0.0) ** 3
         return jnp.stack([q[1], q[1] + beyond * q[2]])
 

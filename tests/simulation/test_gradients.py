@@ -29,15 +29,12 @@ class Bead(jaxdae.System):
     length: float = 1.2
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (self.mass1 * v[0] ** 2 + self.mass2 * (v[1] ** 2 + v[2] ** 2))
 
     def potential_energy(self, t, q):
-        del t
         return 9.81 * (self.mass1 + self.mass2) * q[2]
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q @ q - self.length**2, q[0] * q[1] - 0.5 * q[2]])
 
 

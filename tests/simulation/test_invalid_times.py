@@ -88,7 +88,6 @@ class Exploding(HarmonicOscillator):
     """`q'' = q^3 k` from 1: infinite after a finite time for `k = 50`, and not for `k = -4`."""
 
     def potential_energy(self, t, q):
-        del t
         return -0.25 * self.stiffness * jnp.sum(q**4)
 
 

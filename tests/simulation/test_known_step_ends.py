@@ -33,15 +33,12 @@ class Driven(jaxdae.System):
     stiffness: float | jax.Array = 4.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * self.stiffness * q @ q
 
     def force(self, t, q, v, w, u):
-        del t, q, v, w
         return jnp.reshape(u, 1)
 
 
@@ -52,7 +49,6 @@ class Switched(eqx.Module):
     size: float | jax.Array = 1.0
 
     def __call__(self, t, q, v, w):
-        del q, v, w
         one = jnp.ones_like(self.times)
         return self.size * jnp.prod(jnp.where(t >= self.times, -one, one))
 

@@ -46,11 +46,9 @@ class Oscillator(jaxdae.System):
     """A nonlinear oscillator in the plane, without constraints."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 2 * q @ q + q[0] ** 2 * q[1]
 
 
@@ -158,15 +156,12 @@ class Lag(jaxdae.System):
     """A unit mass pushed by an actuator of first order: `x'' = w`, `w' = u - w`."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, q, v, u
         return w
 
     def actuator_rate(self, t, q, v, w, u):
-        del t, q, v
         return u - w
 
 
@@ -176,7 +171,6 @@ class Constant(eqx.Module):
     level: float = 1.0
 
     def __call__(self, t, q, v, w):
-        del t, q, v
         return self.level * jnp.ones_like(w)
 
 

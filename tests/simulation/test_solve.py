@@ -66,7 +66,6 @@ def test_robertson_at_forty_agrees_with_scipy():
     """SciPy's Radau on the ordinary equations that the sum leaves."""
 
     def reduced(t, y):
-        del t
         a, b = y
         one, two = 0.04 * a - 1e4 * b * (1 - a - b), 3e7 * b**2
         return [-one, one - two]
@@ -129,7 +128,6 @@ def test_single_precision():
 def test_equations_without_constraints_are_ordinary_ones():
     class Decay(jaxdae.DAE):
         def rate(self, t, y, z, u):
-            del t, z, u
             return jax.tree.map(jnp.negative, y)
 
     found = jaxdae.solve(Decay(), {"x": jnp.ones(2)}, t1=1.0, dt=0.1, backend="plain")
@@ -146,7 +144,6 @@ class Ramp(eqx.Module):
     gain: Any = 0.0
 
     def __call__(self, t, y, z):
-        del y
         return jnp.where(t < 0.25, 0.0, 1.0) - self.gain * z["current"]
 
 
@@ -312,11 +309,9 @@ def test_a_run_that_comes_to_a_singular_point_names_the_equations():
 
     class Fold(jaxdae.DAE):
         def rate(self, t, y, z, u):
-            del t, y, u
             return 1.0 + 0 * z
 
         def constraints(self, t, y, z, u):
-            del t, u
             return {"fold": z**2 - (1 - y)}
 
     with pytest.raises(jaxdae.SimulationError, match=r"the run stopped at t = (0.99|1)"):
@@ -330,10 +325,10 @@ def test_a_run_that_comes_to_a_singular_point_names_the_equations():
         ({"solver": jaxdae.solvers.Rattle()}, ValueError, "Rattle does not solve differential-al"),
         ({"solver": 5}, TypeError, "solver is 5; give jaxdae.solvers.RadauIIA"),
         ({"controller": 3.0}, TypeError, r"give a callable u = controller\(t, y, z\)"),
-        ({"controller": lambda t, y: 0.0}, ValueError, "the controller is declared with the par"),  # noqa: ARG005
-        ({"controller": lambda t, y, z: None}, ValueError, "the controller returned nothing"),  # noqa: ARG005
+        ({"controller": lambda t, y: 0.0}, ValueError, "the controller is declared with the par"),
+        ({"controller": lambda t, y, z: None}, ValueError, "the controller returned nothing"),
         ({"adjoint": diffrax.BacksolveAdjoint()}, TypeError, "BacksolveAdjoint cannot give"),
-        ({"saveat": diffrax.SaveAt(t1=True, fn=lambda t, y, args: t)}, ValueError,  # noqa: ARG005
+        ({"saveat": diffrax.SaveAt(t1=True, fn=lambda t, y, args: t)}, ValueError,
          "leave fn and subs out of SaveAt"),
         ({"stepsize_controller": diffrax.ConstantStepSize()}, ValueError, "ConstantStepSize needs"),
         ({"dt": -0.1}, ValueError, "dt = -0.1 does not lead from"),
@@ -406,11 +401,9 @@ class Chain(jaxdae.DAE):
     r: float = 1.0
 
     def rate(self, t, y, z, u):
-        del t, u
         return jnp.stack([y[1], z])
 
     def constraints(self, t, y, z, u):
-        del u
         return self.s * (z - 2 * self.r) + y[0] - self.r * t**2
 
 
@@ -463,7 +456,7 @@ def test_a_circuit_is_identified_from_noisy_currents():
 
     def currents(params):
         dae = Resonator(**params)
-        run = jaxdae.solve(dae, *zero, t1=2.0, controller=lambda t, y, z: 1.0, saveat=saveat)  # noqa: ARG005
+        run = jaxdae.solve(dae, *zero, t1=2.0, controller=lambda t, y, z: 1.0, saveat=saveat)
         return run.z["current"]
 
     exact = np.exp(-2 * ts) * np.sin(4 * ts) / 2
@@ -479,3 +472,46 @@ def test_a_circuit_is_identified_from_noisy_currents():
     for (name, value), deviation in zip(truth.items(), deviations, strict=True):
         assert abs(float(found.params[name]) - value) < 4 * deviation
         assert deviation < 0.02 * value  # the data do determine it
+
+
+# The solver that is taken.
+
+
+@pytest.mark.parametrize(
+    ("dae", "start", "name", "why"),
+    [
+        (Robertson(), ROBERTSON_START, "Rodas5P", "the equations are semi-explicit"),
+        pytest.param(
+            Circle(),
+            (jnp.array([0.0, 1.0]), 1.0),
+            "RadauIIA",
+            "the constraints do not depend on z",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ImplicitRobertson(),
+            jnp.array([1.0, 0.0, 0.0]),
+            "RadauIIA",
+            "the equations are a resid",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["index 1", "index 2", "residual"],
+)
+def test_the_solver_that_suits_the_equations_is_taken_and_named(dae, start, name, why):
+    given = start if isinstance(start, tuple) else (start,)
+    y, z = jaxdae.consistent_start(dae, *given)
+    settings: dict[str, Any] = {"t1": 0.1, "saveat": END, "backend": "plain"}
+    found = jaxdae.solve(dae, y, z, solver="auto", **settings)
+    assert str(found.why_solver).startswith(f"{name}, as {why}")
+    assert why in repr(found)
+    assert found.stored().why_solver == found.why_solver
+    same = jaxdae.solve(dae, y, z, solver=getattr(jaxdae.solvers, name)(), **settings)
+    assert same.why_solver is None
+    for one, other in zip(jax.tree.leaves(found.y), jax.tree.leaves(same.y), strict=True):
+        assert (one == other).all()
+
+
+def test_another_name_of_a_solver_is_refused():
+    with pytest.raises(ValueError, match="solver is 'best'; give 'auto', or a solver such as"):
+        jaxdae.solve(Growth(), 1.0, 1.0, t1=0.1, solver="best")

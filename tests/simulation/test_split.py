@@ -49,7 +49,6 @@ class Sprung(jaxdae.System):
     damping: float = 2e4
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
@@ -57,11 +56,9 @@ class Sprung(jaxdae.System):
         return stiff + 0.5 * q[1] ** 2 + 0.3 * q[0] * q[1]
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * v[0] ** 2
 
     def stiff_force(self, t, q, v, w, u):
-        del w, u
         spring = self.stiffness * (q[0] - 0.1 * jnp.sin(t)) + self.damping * v[0]
         return jnp.stack([-spring, jnp.zeros_like(spring)])
 
@@ -219,7 +216,6 @@ def test_single_precision_between_steps(saveat):
 def test_a_stiff_force_that_is_no_number_is_named():
     class Wrong(Sprung):
         def stiff_force(self, t, q, v, w, u):
-            del t, v, w, u
             return jnp.log(-1.0 - q**2)
 
     with pytest.raises(jaxdae.SimulationError, match=r"Wrong\.stiff_force is not finite: entry 0"):
@@ -239,7 +235,6 @@ def test_iterations_that_keep_one_jacobian_are_named_where_steps_are_used_up():
 def test_a_stiff_force_of_another_shape_is_refused():
     class Wrong(Sprung):
         def stiff_force(self, t, q, v, w, u):
-            del t, v, w, u
             return q[:1]
 
     with pytest.raises(ValueError, match=r"Wrong.stiff_force returned shape \(1,\); expected shap"):

@@ -28,11 +28,9 @@ class Spring(jaxdae.System):
     stiffness: Any
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del v, w, u
         return jnp.cos(3 * t) - self.stiffness * q * jnp.exp(q)
 
 
@@ -196,15 +194,12 @@ class Rooted(jaxdae.System):
     stiffness: Any
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return self.stiffness**2 * jnp.sum(q) ** 3 / 3
 
     def force(self, t, q, v, w, u):
-        del t, v, w, u
         return -(self.stiffness**2) * jnp.sqrt(q)
 
 

@@ -72,11 +72,9 @@ class Damped(jaxdae.System):
     """A violation that decays: a free mass held to a line, at a distance, by gains alone."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def position_constraints(self, t, q):
-        del t
         return q[:1]
 
 

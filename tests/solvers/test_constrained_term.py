@@ -29,7 +29,6 @@ class HalfExplicit(diffrax.AbstractSolver):
     interpolation_cls: ClassVar[Callable] = diffrax.LocalLinearInterpolation
 
     def order(self, terms):
-        del terms
         return self.stages
 
     def init(self, terms, t0, t1, y0, args):
@@ -39,7 +38,6 @@ class HalfExplicit(diffrax.AbstractSolver):
         return terms.vf(t0, y0, args)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        del solver_state, made_jump
         h, t, y = terms.contr(t0, t1), t0, y0
         changes: list = []
         for row in (((1.0,),), ((0.5,), (0.0, 1.0)))[self.stages - 1]:
@@ -104,7 +102,7 @@ def test_order_and_constraints(stages):
 @pytest.mark.parametrize(
     "options",
     [
-        {"controller": lambda t, q, v, w: -0.3 * v + t},  # noqa: ARG005
+        {"controller": lambda t, q, v, w: -0.3 * v + t},
         pytest.param(
             {"t1": 0.0, "t0": 1.0, "saveat": diffrax.SaveAt(ts=jnp.linspace(1, 0, 7))},
             marks=pytest.mark.slow,
@@ -160,15 +158,12 @@ class Doubles(jaxdae.System):
     """A mass on a circle whose declaration has constants of double precision."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ (jnp.ones(2, np.float64) * v)
 
     def potential_energy(self, t, q):
-        del t
         return q @ jnp.array([0.0, 9.81], np.float64)
 
     def position_constraints(self, t, q):
-        del t
         return q @ q - jnp.ones(1, np.float64)
 
 

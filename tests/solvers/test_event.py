@@ -22,7 +22,7 @@ DEFAULTS = {
 def ended(start, backend):
     """`start cos(RATE t)` until it falls to the level."""
     state, one = State(jnp.array([start]), jnp.zeros(1)), jnp.ones(1)
-    level = Event(lambda t, q, v, w: q[0] - LEVEL)  # noqa: ARG005
+    level = Event(lambda t, q, v, w: q[0] - LEVEL)
     event = FirstCrossing((level,), one, 0 * one, one, jnp.zeros(()))
     system = HarmonicOscillator(RATE**2)
     problem, method = prepare(system, Multipliers(), state, **DEFAULTS | {"backend": backend})

@@ -16,7 +16,7 @@ from jaxdae.solvers.generalized_alpha import coefficients, first_order_coefficie
 
 END = diffrax.SaveAt(t1=True)
 TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
-TERM = ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
+TERM = ConstrainedTerm(lambda controller, t, state: None)
 
 
 SWINGING = DrivenPendulum().start()
@@ -64,15 +64,12 @@ class Oscillator(jaxdae.System):
     omega: float = 1.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * self.omega**2 * q @ q
 
     def actuator_rate(self, t, q, v, w, u):
-        del t, q, v, u
         return -self.omega * w
 
 
@@ -158,11 +155,9 @@ def test_velocity_constraints_actuators_and_everything_else(everything, index, b
 def test_a_jump_of_an_input_that_is_declared():
     class Pushed(DrivenPendulum):
         def force(self, t, q, v, w, u):
-            del t, q, v, w
             return jnp.array([1.0, 0.0]) * u
 
     def control(t, q, v, w):
-        del q, v, w
         return jnp.where(t < 0.4737, 0.0, 3.0)
 
     def clipped(controller):

@@ -60,32 +60,28 @@ class Motor(jaxdae.System):
     """A mass on a circle, pushed along by a force that builds up: `w' = u - w`."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, v, u
         return w[0] * jnp.stack([-q[1], q[0]])
 
     def actuator_rate(self, t, q, v, w, u):
-        del t, q, v
         return u - w
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q @ q - 1.0])
 
 
 def test_actuators_and_controllers():
     state = jaxdae.State(START.q, jnp.zeros(2), jnp.zeros(1))
-    found = run(Motor(), state, dt=0.02, controller=lambda t, q, v, w: jnp.ones(1))  # noqa: ARG005
+    found = run(Motor(), state, dt=0.02, controller=lambda t, q, v, w: jnp.ones(1))
     angle = 0.5 - 1 + 1 - np.exp(-1.0)  # t^2 / 2 - t + 1 - exp(-t)
     np.testing.assert_allclose(found.w[-1], 1 - np.exp(-1.0), atol=1e-8)
     np.testing.assert_allclose(found.q[-1], [np.cos(angle), np.sin(angle)], atol=1e-8)
 
 
 def test_it_runs_by_itself_in_diffrax():
-    term = jaxdae.solvers.ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
+    term = jaxdae.solvers.ConstrainedTerm(lambda controller, t, state: None)
     made = diffrax.diffeqsolve(
         term, HalfExplicit(), 0.0, 1.0, 0.02, (START, None), args=(MassOnCircle(), None, None)
     )

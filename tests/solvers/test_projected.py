@@ -152,7 +152,7 @@ def test_dense_output_functions_of_the_state_and_several_results_are_on_the_cons
     state = dense.evaluate(np.linspace(0.01, 0.49, 9))
     phi = jax.vmap(PENDULUM.position_constraints)(jnp.zeros(9), state.q)
     assert np.abs(phi).max() < ROUND_OFF
-    length = lambda t, y, args: jnp.sum(y.q**2)  # noqa: E731, ARG005
+    length = lambda t, y, args: jnp.sum(y.q**2)  # noqa: E731
     several = (
         diffrax.SubSaveAt(ts=[0.123, 0.321]),
         diffrax.SubSaveAt(ts=[0.123, 0.321], fn=length),

@@ -61,21 +61,17 @@ class Rod(jaxdae.System):
     """Two masses on a stiff, damped rod, the first on a circle."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         stretch = jnp.linalg.norm(q[2:] - q[:2]) - 0.5
         return 9.81 * (q[1] + q[3]) + 0.5 * 1e7 * stretch**2
 
     def dissipation(self, t, q, v):
-        del t
         along = (q[2:] - q[:2]) / jnp.linalg.norm(q[2:] - q[:2])
         return 0.5 * 1e4 * (along @ (v[2:] - v[:2])) ** 2
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q[:2] @ q[:2] - 1.0])
 
 
@@ -184,7 +180,7 @@ def test_kernels_have_derivatives_along_several_directions_at_once():
 
 
 def test_it_runs_by_itself_in_diffrax_and_projected_a_second_time():
-    term = jaxdae.solvers.ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
+    term = jaxdae.solvers.ConstrainedTerm(lambda controller, t, state: None)
     made = diffrax.diffeqsolve(
         term, RadauIIA(), 0.0, 1.0, 0.1, (START, None), args=(MassOnCircle(), None, None)
     )

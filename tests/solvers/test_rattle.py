@@ -32,15 +32,12 @@ class Driven(DrivenPendulum):
         return 0.5 * v @ v * (1 + 0.1 * q[0] ** 2) + jnp.sin(t) * q[1] * v[0]
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.3 * (v @ v) ** 1.5
 
     def force(self, t, q, v, w, u):
-        del t, v
         return jnp.stack([w[0] * q[1], u])
 
     def actuator_rate(self, t, q, v, w, u):
-        del q
         return jnp.stack([-5.0 * w[0] + v[0] + jnp.sin(t) * u])
 
 
@@ -50,7 +47,6 @@ DRIVEN = jaxdae.consistent_state(
 
 
 def feedback(t, q, v, w):
-    del q
     return -0.5 * v[1] + 0.1 * w[0] + jnp.cos(3 * t)
 
 
@@ -58,15 +54,12 @@ class Rolling(jaxdae.System):
     """On a sphere, with a rolling contact that depends on time."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 3 * q[0] + q[1]
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q[:3] @ q[:3] - 1.0])
 
     def velocity_constraints(self, t, q, v):
@@ -82,15 +75,12 @@ class AppellHamel(jaxdae.System):
     """A constraint that is not affine in the velocities."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.7 * q[2] + 0.5 * q[0] ** 2
 
     def velocity_constraints(self, t, q, v):
-        del t, q
         return jnp.stack([v[0] ** 2 + v[1] ** 2 - v[2] ** 2])
 
 
@@ -212,11 +202,9 @@ class DoublePendulum(jaxdae.System):
     """Masses `(1, 1)` on links `(1, 1)` by absolute angles: no constraints, mass of the angles."""
 
     def kinetic_energy(self, t, q, v):
-        del t
         return v[0] ** 2 + 0.5 * v[1] ** 2 + v[0] * v[1] * jnp.cos(q[0] - q[1])
 
     def potential_energy(self, t, q):
-        del t
         return -9.81 * (2 * jnp.cos(q[0]) + jnp.cos(q[1]))
 
 
@@ -224,7 +212,6 @@ class Rope(DrivenPendulum):
     """The mass that depends on its place, on a rope that stays as it is."""
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q @ q - 1.0])
 
 
@@ -305,7 +292,7 @@ def test_energy_errors_are_bounded_without_a_trend(links, dt):
 
 
 def test_a_step_of_no_length_changes_nothing_and_has_a_derivative():
-    term = ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
+    term = ConstrainedTerm(lambda controller, t, state: None)
 
     def end(scale):
         state = eqx.tree_at(lambda x: x.v, SWINGING, scale * SWINGING.v)

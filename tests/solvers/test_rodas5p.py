@@ -139,7 +139,6 @@ def moving(t):
 
 def nonlinear(t, y, args):
     """A nonlinear equation that depends on time, of which `moving` is a solution."""
-    del args
     x, rate = jax.jvp(moving, (t,), (jnp.ones_like(t),))
     return rate + jnp.stack([
         (y[0] ** 2 - x[0] ** 2) * jnp.sin(t) - y[0] * y[1] + x[0] * x[1],
@@ -186,7 +185,6 @@ def test_a_stiff_part_that_follows_a_motion_costs_two_orders(stiffness):
         return jnp.sin(2 * t) + jnp.cos(t)
 
     def rate(t, y, args):
-        del args
         x, slope = jax.jvp(drive, (t,), (jnp.ones_like(t),))
         return slope - stiffness * (y - x)
 
@@ -204,7 +202,6 @@ def test_order_on_infinitely_stiff_equations():
     """`y' = z`, `0 = y^2 + z^2 - 1`, of index 1, as the limit of a stiff equation."""
 
     def rate(t, x, args):
-        del args
         y, z = x
         stiff = 1e11 * jnp.exp(2 * y) * (y**2 + z**2 - 1)
         return jnp.stack([z, -stiff - jnp.sin(t)])
@@ -219,12 +216,10 @@ def test_order_on_infinitely_stiff_equations():
 
 
 def van_der_pol(t, y, stiffness):
-    del t
     return [y[1], stiffness * ((1 - y[0] ** 2) * y[1] - y[0])]
 
 
 def robertson(t, y, args):
-    del t, args
     first, second, third = 0.04 * y[0], 1e4 * y[1] * y[2], 3e7 * y[1] ** 2
     return [second - first, first - second - third, third]
 
@@ -311,7 +306,6 @@ def test_a_member_that_fails_is_alone():
     """An equation whose solution ends at t = 1: values and gradients beside it are untouched."""
 
     def squared(t, y, args):
-        del t, args
         return y**2
 
     def end(start):
@@ -335,7 +329,6 @@ def test_states_of_any_structure_and_precision(dtype):
     y0 = {"a": jnp.ones((), dtype), "b": jnp.full((2, 2), 2.0, dtype)}
 
     def rate(t, y, args):
-        del args
         return jax.tree.map(lambda x: -x * jnp.cos(t), y)
 
     term, solver = diffrax.ODETerm(rate), Rodas5P()

@@ -45,7 +45,7 @@ def test_interpolation_errs_by_the_fourth_power_of_the_step():
     @jax.jit
     @jax.vmap
     def between(h):
-        growth = diffrax.ODETerm(lambda t, y, args: y)  # noqa: ARG005
+        growth = diffrax.ODETerm(lambda t, y, args: y)
         saveat = diffrax.SaveAt(dense=True)
         one = diffrax.diffeqsolve(growth, RK4(), 0 * h, h, h, 1.0, max_steps=2, saveat=saveat)
         return one.evaluate(0.4 * h)

@@ -27,7 +27,6 @@ class ThirdOrder(diffrax.AbstractERK):
     interpolation_cls: ClassVar[Any] = diffrax.ThirdOrderHermitePolynomialInterpolation.from_k
 
     def order(self, terms):
-        del terms
         return 3
 
 
@@ -49,7 +48,6 @@ Z = -0.4 + 0.9j
 
 def turn(t, y):
     """`dy/dt = z y`, as two real numbers."""
-    del t
     return jnp.array([[Z.real, -Z.imag], [Z.imag, Z.real]]) @ y
 
 

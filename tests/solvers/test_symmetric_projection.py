@@ -99,11 +99,9 @@ class Free(jaxdae.System):
     """An oscillator without constraints."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 2.0 * q @ q
 
 
@@ -143,7 +141,7 @@ def test_the_error_estimate_is_of_the_projected_state():
 
     def estimate(h):
         y0, args = (MOVING, None), (PENDULUM, Multipliers(), None)
-        field = lambda t, y, args: (Multipliers().vector_field(PENDULUM, t, y[0], None), None)  # noqa: E731, ARG005
+        field = lambda t, y, args: (Multipliers().vector_field(PENDULUM, t, y[0], None), None)  # noqa: E731
         steps = SymmetricSteps(diffrax.Dopri5())
         y1, error, *_ = steps.step(diffrax.ODETerm(field), 0.0, h, y0, args, None, made_jump=True)
         assert error is not None
@@ -190,15 +188,12 @@ class Held(AbstractSampledController):
     period: float = 0.1
 
     def memory(self, t, state):
-        del t
         return jnp.zeros(1, state.q.dtype)
 
     def sample(self, t, q, v, w, c):
-        del t, v, w, c
         return -0.5 * q[:1]
 
     def output(self, t, q, v, w, c):
-        del t, q, v, w
         return c
 
 
@@ -206,7 +201,6 @@ class Pushed(CartesianPendulum):
     """The pendulum with a horizontal force."""
 
     def force(self, t, q, v, w, u):
-        del t, v, w
         return jnp.stack([u[0], jnp.zeros_like(q[0])])
 
 

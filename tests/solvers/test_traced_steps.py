@@ -25,15 +25,12 @@ class VanDerPol(jaxdae.System):
     mu: float = 10.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * q @ q
 
     def force(self, t, q, v, w, u):
-        del t, w, u
         return self.mu * (1 - q**2) * v
 
 

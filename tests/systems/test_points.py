@@ -18,7 +18,6 @@ PLACES = {"a": jnp.zeros(2), "b": jnp.ones(2), "c": jnp.array([0.0, 1.0])}
 
 class Nothing(System):
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
 
@@ -89,7 +88,6 @@ class Drawn(System):
     draw: Callable = eqx.field(static=True)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def points(self, t, q):

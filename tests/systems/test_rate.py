@@ -27,12 +27,10 @@ class Top(jaxdae.System):
     inertia: jax.Array
 
     def rate(self, t, q, v):
-        del t
         e, u = q[0], q[1:]
         return 0.5 * jnp.concatenate([-(u @ v)[None], e * v + jnp.cross(u, v)])
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * jnp.sum(self.inertia * v**2)
 
 
@@ -58,15 +56,12 @@ class HeavyTop(Top):
         return 0.5 * self.mass * v[:3] @ v[:3] + super().kinetic_energy(t, q[3:], v[3:])
 
     def potential_energy(self, t, q):
-        del t
         return self.mass * 9.81 * q[2]
 
     def position_constraints(self, t, q):
-        del t
         return q[:3] - rotated(q[3:], jnp.array([0.0, 0.0, 1.0]) * self.rod)
 
     def points(self, t, q):
-        del t
         return jaxdae.Points({"pivot": jnp.zeros(3), "centre": q[:3]}, links=(("pivot", "centre"),))
 
 
@@ -87,7 +82,6 @@ def exact(ts, mass=1.5, rod=0.8):
     about = INERTIA + mass * rod**2 * np.array([1.0, 1.0, 0.0])
 
     def rates(t, y):
-        del t
         e, u, w = y[0], y[1:4], y[4:]
         up = np.array(rotated(np.array([e, *-u]), np.array([0.0, 0.0, 1.0])))
         torque = np.cross([0.0, 0.0, rod], -mass * 9.81 * up)
@@ -190,15 +184,12 @@ def test_rates_that_depend_on_time_keep_the_balance_of_energy():
 
     class Scaled(jaxdae.System):
         def rate(self, t, q, v):
-            del q
             return (1 + 0.5 * t) * v
 
         def kinetic_energy(self, t, q, v):
-            del q
             return 0.5 * (1 + 0.5 * t) ** 2 * v @ v
 
         def potential_energy(self, t, q):
-            del t
             return 9.81 * q[1] + 0.5 * q @ q
 
     run = jaxdae.simulate(

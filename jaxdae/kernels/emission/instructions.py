@@ -22,7 +22,6 @@ def emit(
     program: ScalarProgram,
     inputs: Callable[[int], str],
     calls: Any = None,
-    far: list[Number] | None = None,
 ) -> list[Any]:
     """Write the instructions of a program; registers or constants of all outputs.
 
@@ -33,10 +32,8 @@ def emit(
         calls: writes calls of other programs, `write(node, callee, arguments, register)`, and reads
             their results, `result(node, number)`; `written` are positions of outputs that come to
             where they are wanted by themselves, for which nothing is returned.
-        far: gets how far arguments of functions are, which are wrong where these are too large.
-            Without it functions see to that themselves.
     """
-    return _Emission(writer, program, inputs, calls, far).write()
+    return _Emission(writer, program, inputs, calls).write()
 
 
 class Term(NamedTuple):
@@ -81,8 +78,8 @@ def fused_terms(graph: Graph, needed: list[int], outputs) -> dict[int, Term]:
 
 
 class _Emission:
-    def __init__(self, writer: Writer, program: ScalarProgram, inputs, calls, far):
-        self._w, self._inputs, self._calls, self._far = writer, inputs, calls, far
+    def __init__(self, writer: Writer, program: ScalarProgram, inputs, calls):
+        self._w, self._inputs, self._calls = writer, inputs, calls
         self._graph, self._outputs = program.graph, program.outputs
         self._needed = self._graph.needed(self._outputs)
         self._angles = angles_of_both(self._graph, self._needed)
@@ -131,20 +128,15 @@ class _Emission:
             return self._sum(operation, self._terms[node])
         registers = [self._register(x) for x in arguments]
         row = OPERATIONS[operation]
-        return self._function(operation, registers)[0] if row.function else row.vector(*registers)
+        if row.function:
+            return elementary_functions.call(operation, *registers)[0]
+        return row.vector(*registers)
 
     def _of_both(self, angle: int) -> list[Number]:
         if angle not in self._pairs:
-            both = self._function(elementary_functions.BOTH, [self._register(angle)])
+            both = elementary_functions.call(elementary_functions.BOTH, self._register(angle))
             self._pairs[angle] = both
         return self._pairs[angle]
-
-    def _function(self, name: str, arguments: list[Number]) -> list[Number]:
-        if self._far is None or name not in elementary_functions.LIMITED:
-            return elementary_functions.call(name, *arguments)
-        results, far = elementary_functions.near_call(name, *arguments)
-        self._far.append(far)
-        return results
 
     def _sum(self, operation: str, term: Term) -> Number:
         """A sum or difference of which one part is a product."""
