@@ -37,7 +37,6 @@ class AsIs(Module):
     @staticmethod
     def recover(dae, t, variables) -> Variables:
         """The variables, of what is integrated."""
-        del dae, t
         return Variables(*variables)
 
 
@@ -86,18 +85,15 @@ class DAEProblem(NamedTuple):
 
     def state_of(self, t, y) -> Variables:
         """The variables as events have them, of what is integrated."""
-        del t
         return Variables(*y[0])
 
     def own_state(self, t, state: Variables, like) -> Variables:
         """What is integrated, of variables."""
-        del t, like
         return state
 
     @staticmethod
     def on_constraints(t, y, solver) -> Any:
         """What is integrated, which has the rates of consistent variables."""
-        del t, solver
         return y
 
     def behind(self, t, state: Variables) -> Variables:
@@ -107,7 +103,6 @@ class DAEProblem(NamedTuple):
 
     def off_constraints(self, t, before: Variables, given: Variables) -> tuple[Any, Any, Any]:
         """What variables `y` of a reset are moved by, before none, and what that is relative to."""
-        del before
         found, y = (ravel_pytree(x.y)[0] for x in (self.behind(t, given), given))
         return jnp.zeros((), y.dtype), jnp.max(jnp.abs(found - y)), 1 + jnp.max(jnp.abs(y))
 
@@ -118,7 +113,6 @@ class DAEProblem(NamedTuple):
 
     def needs(self, solver) -> Needs:
         """Why no kernel suits it, where that is so."""
-        del solver
         unknowns = sum(x.size for x in jax.tree.leaves(self.state))
         unknowns = unknowns // 2 if is_implicit(self.dae) else unknowns
         too_many = (
@@ -135,17 +129,14 @@ class DAEProblem(NamedTuple):
     @staticmethod
     def rate(t, y, parts) -> Any:
         """Of nothing: solvers are given the equations themselves."""
-        del t, parts
         return y
 
     @staticmethod
     def term_of(solver) -> diffrax.AbstractTerm:
         """What a solver steps."""
-        del solver
         return DAETerm()
 
     @staticmethod
     def kernel_term_of(solver) -> diffrax.AbstractTerm:
         """The same in a kernel."""
-        del solver
         return DAETerm(in_kernel=True)

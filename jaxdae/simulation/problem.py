@@ -78,7 +78,6 @@ class Problem(NamedTuple):
 
     def needs(self, solver) -> AbstractFormulation:
         """What backends ask of a formulation."""
-        del solver
         return self.formulation
 
     @staticmethod
@@ -115,7 +114,6 @@ class Problem(NamedTuple):
 
     def behind(self, t, state: State) -> State:
         """A state that a reset has returned, as the run goes on from it."""
-        del t
         return state
 
     def off_constraints(self, t, before: State, given: State) -> tuple[Any, Any, Any] | None:

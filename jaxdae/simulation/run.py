@@ -159,7 +159,6 @@ def solution(integration: Integration, method: Method, problem: Any, y0) -> Solu
 @jax.custom_jvp
 def _reached(rows, reached):
     """Rows as they are; those that were not reached depend on nothing."""
-    del reached
     return rows
 
 

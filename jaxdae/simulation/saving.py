@@ -64,7 +64,7 @@ def with_end(method: Method, saved) -> diffrax.SaveAt:
         saved: times of the rows where the run asks for none.
     """
     saveat, projection = method.saveat, between_steps(method.solver)
-    end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: in_dtype(y[0], t.dtype))  # noqa: ARG005
+    end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: in_dtype(y[0], t.dtype))
     if saveat is None:
         return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=saved, fn=_of_one_precision), end))
     project = None if projection is None else projection.project
@@ -76,7 +76,6 @@ def with_end(method: Method, saved) -> diffrax.SaveAt:
 
 def _of_one_precision(t, y, args):
     """What was integrated, in its precision: that of dense output may be a higher one."""
-    del args
     return in_dtype(y, t.dtype)
 
 

@@ -68,7 +68,6 @@ class AbstractConstrainedTerm(diffrax.AbstractTerm):
 
     def contr(self, t0, t1, **kwargs):
         """Length of a step [s]."""
-        del kwargs
         return t1 - t0
 
     def prod(self, vf, control):

@@ -21,7 +21,6 @@ class AbstractDenseOutput(diffrax.AbstractLocalInterpolation):
 
     def evaluate(self, t0, t1=None, left: bool = True):
         """The state at a time [s], or its change between two."""
-        del left
         return self.at(t0) if t1 is None else jax.tree.map(jnp.subtract, self.at(t1), self.at(t0))
 
     def part(self, t) -> Any:

@@ -160,12 +160,10 @@ class _Halving(optx.AbstractRootFinder):
     norm: Any = optx.max_norm
 
     def init(self, fn, y, args, options, f_struct, aux_struct, tags):
-        del fn, args, f_struct, aux_struct, tags
         lower, upper = (jnp.asarray(options[x], y.dtype) for x in ("lower", "upper"))
         return lower, upper, jnp.array(False)
 
     def step(self, fn, y, args, options, state, tags):
-        del options, tags
         value, aux = fn(y, args)
         lower, upper, _ = state
         ahead = value > 0
@@ -175,11 +173,9 @@ class _Halving(optx.AbstractRootFinder):
         return jnp.where(done, upper, middle), (lower, upper, done), aux
 
     def terminate(self, fn, y, args, options, state, tags):
-        del fn, y, args, options, tags
         return state[2], optx.RESULTS.successful
 
     def postprocess(self, fn, y, aux, args, options, state, tags, result):
-        del fn, args, options, tags, result, state
         return y, aux, {}
 
 

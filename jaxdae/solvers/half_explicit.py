@@ -64,17 +64,14 @@ class HalfExplicit(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
 
     def order(self, terms):
         """Order of convergence: 4."""
-        del terms
         return 4
 
     def error_order(self, terms):
         """The estimate falls with the fourth power of the step."""
-        del terms
         return 4
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""
-        del solver_state, made_jump
         (start, _), (system, formulation, _) = y0, args
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         h = terms.contr(t0, t1).astype(start.q.dtype)

@@ -73,7 +73,6 @@ def solve_until(event: Any, sign, terms, solver, t0, t1, dt0, y0, **how) -> Any:
 
     def ahead(t, y, args, **kwargs):
         """Positive up to the event."""
-        del kwargs
         state, seen = y
         # Of the default precision, as what diffrax puts in its place where it does not count.
         here = event.value(sign * t, state, args)
@@ -82,7 +81,7 @@ def solve_until(event: Any, sign, terms, solver, t0, t1, dt0, y0, **how) -> Any:
     control = how["stepsize_controller"]
     if isinstance(control, diffrax.AbstractAdaptiveStepSizeController):
         control = _OfStates(control)
-    last = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[1].misfit)  # noqa: ARG005
+    last = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[1].misfit)
     saveat = jax.tree.map(_of_state, how["saveat"].subs, is_leaf=_is_sub)
     saveat = eqx.tree_at(
         lambda s: s.subs, how["saveat"], (saveat, last), is_leaf=lambda x: x is None
@@ -122,11 +121,9 @@ class _Terms(diffrax.AbstractTerm):
     terms: Any
 
     def vf(self, t, y, args):
-        del t, args
         return y
 
     def contr(self, t0, t1, **kwargs):
-        del kwargs
         return t1 - t0
 
     def prod(self, vf, control):

@@ -106,7 +106,6 @@ class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
 
     def order(self, terms):
         """Order of convergence of positions and velocities."""
-        del terms
         return next(order for order, parts in _PARTS.items() if parts == self.parts)
 
     @property
@@ -119,7 +118,6 @@ class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
         self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
     ):
         """One step, and what its iterations took; a step of no length changes nothing."""
-        del solver_state, made_jump, in_kernel
         start, _ = y0
         dtype = start.q.dtype
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)

@@ -153,12 +153,10 @@ class Rodas5P(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
 
     def order(self, terms):
         """Order of convergence: 5."""
-        del terms
         return 5
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""
-        del solver_state, made_jump
         given, made = (terms, t0, t1, y0, args), self._made
         if _is_of_equations(terms) and not _inner(terms).in_kernel:
             # Derivatives of a matrix that is not finite are none, whatever they are multiplied by.

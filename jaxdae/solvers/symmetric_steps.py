@@ -67,7 +67,6 @@ class SymmetricSteps(AbstractIterativeSolver):
 
     def init(self, terms, t0, t1, y0, args):
         """Nothing is handed from step to step."""
-        del terms, t0, t1, y0, args
 
     def func(self, terms, t0, y0, args):
         """The rate at a time [s]."""
@@ -77,7 +76,6 @@ class SymmetricSteps(AbstractIterativeSolver):
         self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
     ):
         """One step, and what its iterations took."""
-        del solver_state, made_jump, in_kernel
         (start, _), (system, formulation, _) = y0, args
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         # Times as systems know them, which diffrax makes increase.

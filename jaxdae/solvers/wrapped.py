@@ -79,7 +79,6 @@ class AbstractChangedEnds(AbstractAroundSolver):
         """
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        del made_jump
         # The change is a jump: no rate of change is handed from one step to the next.
         y1, error, dense, solver_state, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state, made_jump=True
@@ -95,7 +94,6 @@ class AbstractChangedEnds(AbstractAroundSolver):
             y1: where `finish` has taken its end.
             dense: what that of the solver is made of.
         """
-        del y0
         return {**dense, "y1": y1} if "y1" in dense else dense
 
 

@@ -30,11 +30,9 @@ class Eight(jaxdae.System):
     e: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def position_constraints(self, t, q):
-        del t
         x, y = q
         return (y**2 - x**2 * (1 - x**2) - self.e)[None]
 

@@ -143,7 +143,6 @@ def test_servo_gains_may_be_traced_alone():
 
 
 def _finite_time(t, q, v, phi, phi_dot):
-    del t, q, v
     return -20 * jnp.sign(phi_dot) * jnp.sqrt(jnp.abs(phi_dot)) - 100 * phi
 
 
@@ -216,7 +215,6 @@ def run(offset, formulation=Multipliers, **settings):
 @pytest.mark.parametrize("t1", [1.0, -1.0])
 def test_a_constant_is_refused(formulation, t1):
     def law(t, q, v, phi, phi_dot):
-        del t, q, v
         return 1 - 25 * phi - 10 * phi_dot
 
     with pytest.raises(ValueError, match=r"is 1 for residuals of zero, and must be zero there"):
@@ -225,16 +223,16 @@ def test_a_constant_is_refused(formulation, t1):
 
 def test_what_depends_on_the_state_is_warned_of_at_the_start():
     with pytest.warns(RuntimeWarning, match=r"is 0\.5 for residuals of zero.* at the start"):
-        made = run(lambda t, q, v: 0.5 * q[0])  # noqa: ARG005
+        made = run(lambda t, q, v: 0.5 * q[0])
     # phi'' + 10 phi' + 25 phi = q0 / 2 with q0 of the order of one: up to 0.02.
     assert 1e-3 < np.abs(made.violation.phi).max() < 0.02
 
 
 def test_what_vanishes_at_the_start_alone_is_warned_of_after_the_run():
     with pytest.warns(RuntimeWarning, match=r"reaches \d.* at t = .* leaves the constraints"):
-        run(lambda t, q, v: 0.5 * q[1])  # noqa: ARG005
+        run(lambda t, q, v: 0.5 * q[1])
 
 
 def test_laws_that_vanish_are_not_warned_of():
-    made = run(lambda t, q, v: 0.0 * q[0])  # noqa: ARG005
+    made = run(lambda t, q, v: 0.0 * q[0])
     assert np.abs(made.violation.phi).max() < 1e-4

@@ -36,12 +36,10 @@ def run(system=None, state=START, **options):
 
 
 def half_way(t, q, v, w):
-    del t, v, w
     return q[1] - 0.5
 
 
 def unchanged(t, q, v, w):
-    del t
     return q, v, w
 
 

@@ -179,11 +179,9 @@ class OneWay(jaxdae.System):
     """A vibration whose force has no derivative in forward mode."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, v, w, u
         return _reverse_alone(10.0 * q)
 
 

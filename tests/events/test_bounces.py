@@ -117,7 +117,7 @@ def test_the_energy_of_a_pendulum_falls_by_the_square_of_restitution(formulation
     """
     restitution, count = 0.97, 50
     system = Pendulum()
-    wall = jaxdae.impact(system, lambda t, q: q[0], restitution, name="wall")  # noqa: ARG005
+    wall = jaxdae.impact(system, lambda t, q: q[0], restitution, name="wall")
     angle = 0.9
     state = jaxdae.State(jnp.array([np.sin(angle), -np.cos(angle)]), jnp.zeros(2))
     run = jaxdae.simulate(
@@ -145,7 +145,7 @@ def test_a_four_bar_bounces_off_the_ground():
     between, by steps of a tolerance of 1e-12 that end on the constraints.
     """
     system, restitution = FourBar(), 0.99
-    gap = lambda t, q: system.tracer(q)[1] - 0.2  # noqa: E731, ARG005
+    gap = lambda t, q: system.tracer(q)[1] - 0.2  # noqa: E731
     run = jaxdae.simulate(
         system, jaxdae.Multipliers(), jaxdae.State(*system.start()), t1=16.0, backend="native",
         events=[jaxdae.impact(system, gap, restitution, name="floor")], max_events=60,
@@ -215,7 +215,6 @@ class Windy(Ball):
     """A force that changes with time."""
 
     def force(self, t, q, v, w, u):
-        del q, w, u
         return 2.0 * jnp.cos(3 * t) * jnp.ones_like(v)
 
 
@@ -225,7 +224,7 @@ def test_methods_that_enforce_constraints_have_impacts(solver):
     """A pendulum against a wall, by its period and the law of energy; steps of 5 ms."""
     system, angle = Pendulum(), 0.5
     state = jaxdae.State(jnp.array([np.sin(angle), -np.cos(angle)]), jnp.zeros(2))
-    wall = jaxdae.impact(system, lambda t, q: q[0], 0.9, name="wall")  # noqa: ARG005
+    wall = jaxdae.impact(system, lambda t, q: q[0], 0.9, name="wall")
     run = jaxdae.simulate(
         system, jaxdae.Multipliers(), state, t1=2.0, dt=0.005, solver=solver, events=[wall],
         max_events=4,

@@ -82,7 +82,6 @@ class Windy(Ball):
     """A ball in a wind that changes with time."""
 
     def force(self, t, q, v, w, u):
-        del q, w, u
         return 3.0 * jnp.sin(5 * t) * jnp.ones_like(v)
 
 
@@ -150,7 +149,6 @@ class Level(eqx.Module):
     rate: jax.Array
 
     def __call__(self, t, q, v, w):
-        del v, w
         return q[0] - self.level - self.rate * t
 
 
@@ -186,7 +184,7 @@ def test_derivatives_of_two_crossings_within_one_step(mode):
 
     def both(x):
         state = jaxdae.State(x[:1], jnp.zeros(1))
-        event = Event(Level(-x[1], 0.0 * x[1]), direction=0, reset=lambda t, q, v, w: (q, v, w))  # noqa: ARG005
+        event = Event(Level(-x[1], 0.0 * x[1]), direction=0, reset=lambda t, q, v, w: (q, v, w))
         run = jaxdae.simulate(
             Spring(4.0), jaxdae.Multipliers(), state, t1=2.0, dt=0.5, events=event, saveat=END,
             solver=diffrax.Dopri8(), throw=False, max_events=2,
@@ -233,7 +231,7 @@ def test_derivatives_through_impacts_under_a_constraint():
     def run(x):
         angle, restitution, length = x
         system = Pendulum(length)
-        wall = jaxdae.impact(system, lambda t, q: q[0], restitution, name="wall")  # noqa: ARG005
+        wall = jaxdae.impact(system, lambda t, q: q[0], restitution, name="wall")
         q = length * jnp.stack([jnp.sin(angle), -jnp.cos(angle)])
         found = jaxdae.simulate(
             system, jaxdae.Multipliers(), jaxdae.State(q, jnp.zeros(2)), t1=3.0, events=wall,

@@ -22,12 +22,10 @@ ROWS = diffrax.SaveAt(ts=jnp.linspace(0.0, 2.0, 9))
 
 
 def first(t, q, v, w):
-    del t, v, w
     return q[0]
 
 
 def kept(t, q, v, w):
-    del t
     return q, v, w
 
 
@@ -75,16 +73,13 @@ class Held(AbstractSampledController):
     period: float = 0.13
 
     def memory(self, t, state):
-        del t
         return jnp.zeros(2, state.q.dtype)
 
     def sample(self, t, q, v, w, c):
-        del t, w
         total = c[1] - self.period * q[0]
         return jnp.stack([-3.0 * q[0] - 0.5 * v[0] + 1.5 * total, total])
 
     def output(self, t, q, v, w, c):
-        del t, q, v, w
         return c[0]
 
 
@@ -94,7 +89,7 @@ class Held(AbstractSampledController):
         (Held(), {"dt": 0.05}),
         pytest.param(Held(), {}, marks=pytest.mark.slow),
         pytest.param(
-            jaxdae.PID(lambda t, q: -q, K_P=3.0, K_I=1.0, K_D=0.5),  # noqa: ARG005
+            jaxdae.PID(lambda t, q: -q, K_P=3.0, K_I=1.0, K_D=0.5),
             {},
             marks=pytest.mark.slow,
         ),

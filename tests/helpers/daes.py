@@ -137,11 +137,9 @@ class Growth(jaxdae.DAE):
     k: Any = 1.0
 
     def rate(self, t, y, z, u):
-        del t, y, u
         return z
 
     def constraints(self, t, y, z, u):
-        del t, u
         return z - self.k * y**2
 
 
@@ -149,14 +147,12 @@ class Turned(jaxdae.DAE):
     """`y = (cos t, sin t)`, with a matrix that depends on it and on time, and `z = y[1]`."""
 
     def rate(self, t, y, z, u):
-        del u
         return self.mass(t, y) @ jnp.stack([-z, y[0]])
 
     def mass(self, t, y):
         return jnp.array([[2.0, 0.5], [-0.5, 1.0]]) + y[0] * jnp.eye(2) * jnp.cos(t) ** 2
 
     def constraints(self, t, y, z, u):
-        del t, u
         return z - y[1]
 
 
@@ -164,9 +160,7 @@ class Chained(jaxdae.DAE):
     """Variables each of which follows the next: from ones all of them are `exp(-t)`."""
 
     def rate(self, t, y, z, u):
-        del t, u
         return -jnp.append(y[1:], z)
 
     def constraints(self, t, y, z, u):
-        del t, u
         return z - y[0]

@@ -208,20 +208,16 @@ class Turning(jaxdae.System):
     """A rigid body in a field, by a quaternion and angular velocities, one point on a surface."""
 
     def rate(self, t, q, v):
-        del t
         w, x, y, z = q
         return 0.5 * jnp.array([[-x, -y, -z], [w, -z, y], [z, w, -x], [-y, x, w]]) @ v
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (v**2) @ jnp.array([1.0, 2.0, 3.0])
 
     def potential_energy(self, t, q):
-        del t
         return 2.0 * (q[1] * q[3] - q[0] * q[2]) + q[0] ** 2 - q[1] ** 2
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q[1] * q[2] + q[0] * q[3]])
 
     def start(self):
@@ -241,22 +237,18 @@ class Actuated(jaxdae.System):
     stiffness: float = 3.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.25 * self.stiffness * (q @ q) ** 2 + q[0] * q[1]
 
     def force(self, t, q, v, w, u):
-        del t, v
         a, b = self.delays
         first = u[0] if a == 0 else w[0]
         second = u[1] if b == 0 else w[a]
         return jnp.stack([first, (2 + jnp.cos(q[0])) * second])
 
     def actuator_rate(self, t, q, v, w, u):
-        del t, q
         a, b = self.delays
         chains = (jnp.append(w[1:a], u[0])[:a], jnp.append(w[a + 1 : a + b], u[1])[:b])
         return jnp.concatenate(chains) - 0.1 * w * v[0]
@@ -273,11 +265,9 @@ class Forced(jaxdae.System):
     law: object = eqx.field(static=True)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del v, w
         return jnp.stack([self.law(t, q, u)])  # pyright: ignore[reportCallIssue]
 
 
@@ -288,17 +278,13 @@ class Bead(jaxdae.System):
     gravity: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return self.gravity * q[1]
 
     def force(self, t, q, v, w, u):
-        del t, v, w
         return self.push(q, u)  # pyright: ignore[reportCallIssue]
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q @ q - 1.0])
