@@ -113,17 +113,14 @@ def test_a_batch_has_the_derivatives_of_its_members():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_members_that_end_early_or_never_begin_leave_the_derivatives_of_others(backend):
+def test_members_that_end_early_or_never_begin_leave_the_derivatives_of_others():
     """By heights, each of one member, and by a restitution of all: places, events and one NaN.
 
     The second member flies to the end, the third has no start, the last needs more places.
     """
 
     def end(height, restitution):
-        run = bounced(
-            height, restitution, t1=1.5, max_events=2, saveat=END, backend=backend, throw=False
-        )
+        run = bounced(height, restitution, t1=1.5, max_events=2, saveat=END, throw=False)
         return jnp.where(run.success, run.final_state.v[0], 0.0)
 
     def total(heights, restitution):

@@ -203,7 +203,7 @@ def test_a_member_that_is_no_number_is_alone(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rattle-2", "alpha-2", "half-explicit", "radau"])
+@pytest.mark.parametrize("name", ["rattle-2", "half-explicit", "radau"])
 def test_constraints_may_depend_on_each_other(name):
     """Motion and derivatives are those of one of them; kernels, which do not pivot, say so."""
     state, how = MassOnCircle().start(), {"t1": 0.2, "ts": [0.2], "dt": 0.05}

@@ -68,11 +68,10 @@ def test_stiff_reactions_agree_with_radau():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_derivatives_in_both_modes_and_by_differences_with_a_failed_member_beside(backend):
+def test_derivatives_in_both_modes_and_by_differences_with_a_failed_member_beside():
     def end(k, adjoint=None):
         run = jaxdae.solve(
-            Growth(k), 1.0, k, t1=0.5, dt=0.05, solver=Rodas5P(), backend=backend, saveat=END,
+            Growth(k), 1.0, k, t1=0.5, dt=0.05, solver=Rodas5P(), backend="native", saveat=END,
             adjoint=adjoint, throw=False,
         )  # fmt: skip
         return run.y[0] + run.z[0]
