@@ -354,6 +354,7 @@ class _Run:
         eps = float(jnp.finfo(now.value.dtype).eps)
         rest = now.rate[which] <= _NO_RATE * eps * jnp.abs(at.rate[which])
         rests = changed & self.one_sided[which] & rest & (now.curvature[which] <= 0)
+        rests &= now.value[which] == at.value[which]  # else it is another function from here on
         code = jnp.where(rests, LASTING, GOES_ON)
         amount = now.curvature[which]
         tolerance = self.method.reset_tolerance

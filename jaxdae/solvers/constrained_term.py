@@ -167,6 +167,12 @@ def _check_equations(name: str, formulation: Any, work: bool) -> None:
             f"{stabilizes}{having} would do so too: give it jaxdae.Multipliers(), or "
             f"{stabilizes} a solver of ordinary differential equations, such as diffrax.Dopri8()."
         )
+    if not offered.keeps_constraints:
+        raise ValueError(
+            f"{name} enforces the constraints itself, all of them, and knows none that are "
+            "switched: take a solver of ordinary differential equations, such as diffrax.Dopri8(), "
+            "or jaxdae.solvers.Projected(diffrax.Dopri8())."
+        )
     if work:
         raise ValueError(f"{name} integrates no works beside the motion: leave work=True out.")
 
