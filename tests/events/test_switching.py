@@ -307,9 +307,9 @@ def test_a_gap_that_another_reset_makes_negative_ends_the_run_in_words():
     state = jaxdae.State(jnp.array([2.0]), jnp.zeros(1))
     made = jaxdae.switching(Bead(), LAW, state, unilateral=0)
     jump = jaxdae.Event(
-        lambda t, q, v, w: t - 1.0,  # noqa: ARG005
+        lambda t, q, v, w: t - 1.0,
         direction=1,
-        reset=lambda t, q, v, w: (q.at[0].set(-0.2), v, w),  # noqa: ARG005
+        reset=lambda t, q, v, w: (q.at[0].set(-0.2), v, w),
         name="jump",
     )
     with pytest.raises(SimulationError, match=r"'f1' is -0\.2 .* jaxdae\.switching"):
@@ -561,7 +561,7 @@ def test_what_does_not_fit_is_refused():
     refused("which has no event in hold", held=0, release={0: event})
     refused(r"restitution is 1\.5; give a number from 0", unilateral=0, restitution=1.5)
     refused("'coupling' is switched by <function", TypeError, hold={0: meet})
-    reset = jaxdae.Event(meet, reset=lambda t, q, v, w: (q, v, w), name="own")  # noqa: ARG005
+    reset = jaxdae.Event(meet, reset=lambda t, q, v, w: (q, v, w), name="own")
     refused("'own', which switches 'coupling', has a reset", hold={0: reset})
     refused(
         r"Penalty keeps all constraints .* give jaxdae\.Multipliers", TypeError,
@@ -576,7 +576,7 @@ def test_what_does_not_fit_is_refused():
         (jaxdae.SingularMassSolve(), "needs a regular mass matrix"),
     ):
         refused(words, formulation=jaxdae.Multipliers(GAINS, solve), unilateral=0)
-    pid = jaxdae.PID(lambda t, q: -q, 1.0, 1.0, 1.0)  # noqa: ARG005
+    pid = jaxdae.PID(lambda t, q: -q, 1.0, 1.0, 1.0)
     refused("PID has an internal state", TypeError, unilateral=0, controller=pid)
 
     class Rubbing(Wagons):
@@ -596,4 +596,4 @@ def test_runs_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"Rattle enforces .* knows none that are switched"):
         run(solver=Rattle(), dt=0.1)
     with pytest.raises(ValueError, match=r"give the controller to jaxdae\.switching"):
-        run(controller=lambda t, q, v, w: jnp.zeros(()))  # noqa: ARG005
+        run(controller=lambda t, q, v, w: jnp.zeros(()))
