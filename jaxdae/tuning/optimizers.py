@@ -75,7 +75,8 @@ def choose(
     constraints: Any = (),
 ) -> Chosen:
     """The optimizer that was asked for, or the one that suits the objective."""
-    problem = TuningProblem(objective, *split(params), None, check_mode(objective, mode))
+    derivatives = check_mode(objective, mode)
+    problem = TuningProblem(objective, *split(params), None, derivatives)
     problem = dataclasses.replace(problem, constraints=check_constraints(constraints))
     point = ravel_pytree(problem.trained)[0]
     epsilon = float(jnp.finfo(point.dtype).eps)
