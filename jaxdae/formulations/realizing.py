@@ -36,7 +36,6 @@ from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, evaluate, State
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts
-from jaxdae.systems.kinematics import coordinate_rate
 
 Magnitude = float | Float[Array, ""] | Float[Array, " c"] | eqx.Module | list
 Law = Callable[..., Float[Array, " c"]]
@@ -237,7 +236,8 @@ class SignLaw(AbstractSetValuedLaw):
 
     def select(self, response, drift, psi_dot):
         bound = jnp.broadcast_to(jnp.asarray(value_of(self.bound), psi_dot.dtype), psi_dot.shape)
-        return minimize_in_box(response, drift + psi_dot / value_of(self.time_constant), bound)
+        linear = drift + psi_dot / value_of(self.time_constant)
+        return minimize_in_box(response, linear, -bound, bound)
 
     def check(self, count):
         check_magnitude("bound", self.bound, count)
@@ -451,12 +451,11 @@ class RealizingForces(AbstractFormulation):
     def rate_and_multipliers(self, system, t, y, u):
         acceleration, force = self.motion(system, t, y, u)
         actuators = system.actuator_rate(t, y.q, y.v, y.w, u)
-        q_dot = coordinate_rate(system, t, y.q, y.v)
         if not isinstance(self.law, AbstractMemoryLaw):
-            return State(q_dot, acceleration, actuators), -force
+            return State(y.v, acceleration, actuators), -force
         psi_dot = constraint_residuals(system, t, y.q, y.v).phi_dot
         memory = self.law.rate(y.memory, psi_dot, t, y.q, y.v)
-        return RealizedState(q_dot, acceleration, actuators, memory), -force
+        return RealizedState(y.v, acceleration, actuators, memory), -force
 
     def motion(self, system, t, y, u):
         """Acceleration `(n,)` and realizing forces `(m+r,)` at a state."""

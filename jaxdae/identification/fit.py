@@ -270,11 +270,8 @@ class Fit(Module):
     ) -> Float[Array, " residuals"]:
         """Differences of model and samples in units of the noise, those of starts, of priors, gaps.
 
-        Args:
-            x: unknowns.
-            values: what was measured.
-            noise: standard deviation of channels whose noise is not known, one for the others.
-            weight: of the gaps between intervals, in units of the motion's size.
+        `noise` is one for channels whose noise is known; `weight` is that of the gaps between
+        intervals, in units of the motion's size.
         """
         starts, made, parts = self.split(x)[1], self.predictions(x), []
         for i, (batch, z, found) in enumerate(zip(self.batches, starts, made, strict=True)):

@@ -68,6 +68,21 @@ class Labels(Module):
             raise ValueError(f"no coordinate is called {name!r}; there are: {', '.join(names)}")
         return names.index(name)
 
+    def coordinate_indices(self, keys, n: int, what: str) -> list[int]:
+        """Positions among `n` of coordinates given by names or indices, one or a sequence.
+
+        Raises:
+            ValueError: for what is none of them; `what` they are is said.
+        """
+        keys = (keys,) if isinstance(keys, str | int) else keys
+        indices = [self.coordinate_index(k, n) if isinstance(k, str) else int(k) for k in keys]
+        for i in indices:
+            if not -n <= i < n:
+                raise ValueError(
+                    f"{what} coordinate {i} is out of range: there are {n} coordinates."
+                )
+        return [i % n for i in indices]
+
 
 def _holds_truth(values) -> bool:
     dtypes = [getattr(x, "dtype", type(x)) for x in jax.tree.leaves(values)]

@@ -143,6 +143,8 @@ def surely_independent(jac: np.ndarray, phi: np.ndarray) -> bool:
     lengths = np.linalg.norm(jac[: phi.size], axis=1)
     distance = np.max(np.abs(phi) / np.where(lengths > 0, lengths, 1.0), initial=0.0)
     values = numerical_rank(jac).singular_values
+    if values[0] == 0:  # constraints that are all released
+        return False
     exact = Look(jac, phi, values[-1] / values[0], distance)
     return jac.shape[0] <= jac.shape[1] and bool(exact.bounds_suffice())
 

@@ -66,15 +66,7 @@ class _EndedError(Exception):
 
 
 class ScipyRun:
-    """All starts, one after another, with what each has evaluated.
-
-    Args:
-        chosen: the problem, and its minimizer.
-        starts: number of starts.
-        spread: of their perturbations.
-        key: likewise.
-        steps: evaluations of each, less one.
-    """
+    """All starts, one after another, with what each has evaluated."""
 
     ended = False
 

@@ -36,13 +36,7 @@ class Comparison(NamedTuple):
 
 
 class Validation:
-    """The runs of a study, as many at once as several sets of gains on the most starts need.
-
-    Args:
-        study: what is being tuned.
-        solver: the method that takes the steps.
-        columns: number of sets of gains that are compared together.
-    """
+    """The runs of a study, as many at once as so many sets of gains on the most starts need."""
 
     def __init__(self, study: Study, solver, columns: int):
         self.study, self.solver, self.columns = study, solver, columns

@@ -17,8 +17,6 @@ from jaxdae.formulations import BacklashLaw, DelayedLaw, LaggedLaw, LinearLaw, S
 from jaxdae.formulations.imperfect_laws import transport
 from jaxdae.solvers import RK4
 
-BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
-
 
 class Held(jaxdae.System):
     """A unit mass on a spring, whose velocity is to be held at zero: `psi' = q'`."""
@@ -75,15 +73,14 @@ def test_the_history_is_pades_approximation_of_a_delay(terms):
         np.testing.assert_allclose(through, side(terms - 1, -s) / side(terms, s), rtol=1e-11)
 
 
-@BACKENDS
-def test_an_oscillator_with_a_late_damper_moves_by_the_root_of_its_quasi_polynomial(backend):
+def test_an_oscillator_with_a_late_damper_moves_by_the_root_of_its_quasi_polynomial():
     q, v, _ = oscillation(0.0)
     start = State(q[None], v[None])
     errors = []
     for terms in (2, 4, 6):
         law = DelayedLaw(LinearLaw(K), DELAY, terms, before)
-        made = run(law, start, spring=SPRING, backend=backend, saveat=diffrax.SaveAt(t1=True))
-        assert made.backend == backend
+        made = run(law, start, spring=SPRING, saveat=diffrax.SaveAt(t1=True))
+        assert made.backend == "native"
         errors.append(float(np.abs(made.last_state.q[0] - oscillation(3.0)[0])))
     # Of order 2 N in `w delay = 1.5`, up to the tolerance of the integration.
     assert 1e-3 < errors[0] < 0.1
@@ -122,13 +119,12 @@ def test_gradients_by_the_delay_and_the_gap(kind):
 
 
 @pytest.mark.slow
-@BACKENDS
-def test_a_mass_crosses_half_the_gap_before_its_damper_stops_it(backend):
+def test_a_mass_crosses_half_the_gap_before_its_damper_stops_it():
     """From the middle: `gap/2 + v_0 / k` in all, whatever the edge is."""
     for edge in (None, 0.02):
         law = BacklashLaw(LinearLaw(5.0), gap=0.4, edge=edge)
-        made = run(law, State([0.0], [1.0]), t1=6.0, backend=backend)
-        assert made.backend == backend
+        made = run(law, State([0.0], [1.0]), t1=6.0)
+        assert made.backend == "native"
         # Up to exp(-(v_0 / k) / edge) = 5e-5 of an edge, and exp(-5 t) of the velocity.
         np.testing.assert_allclose(made.last_state.q, [0.2 + 0.2], rtol=0, atol=2e-6)
         np.testing.assert_allclose(made.saved.memory[-1], 0.2, rtol=0, atol=2e-6)

@@ -49,10 +49,18 @@ def circuit(params):
     return Resonator(**params)
 
 
-def test_a_circuit_is_identified_from_noisy_data():
+@pytest.fixture(scope="module")
+def data():
+    return record(np.random.default_rng(3))
+
+
+@pytest.fixture(scope="module")
+def result(data):
+    return identify(circuit, GUESS, data, channels=CHANNELS, dt=0.05)
+
+
+def test_a_circuit_is_identified_from_noisy_data(result):
     """Estimates are within three of the standard errors reported, which are those of noise."""
-    data = record(np.random.default_rng(3))
-    result = identify(circuit, GUESS, data, channels=CHANNELS, dt=0.05)
     assert result.stop_reason == "converged"
     for name, value in TRUTH.items():
         error = result.standard_error(name)
@@ -63,9 +71,12 @@ def test_a_circuit_is_identified_from_noisy_data():
     assert result.moved_starts == {"1": 0.0}
     assert isinstance(result.starts[0], jaxdae.Variables)
     np.testing.assert_allclose(result.starts[0].z["coil"], 1.0, rtol=1e-12)
-    # Intervals close their gaps to 1e-5 of the motion's size.
-    options = {"channels": CHANNELS, "dt": 0.05, "intervals": 3}
-    divided = identify(circuit, GUESS, data, **options)
+
+
+@pytest.mark.slow
+def test_intervals_agree(data, result):
+    """They close their gaps to 1e-5 of the motion's size."""
+    divided = identify(circuit, GUESS, data, channels=CHANNELS, dt=0.05, intervals=3)
     np.testing.assert_allclose(divided.values, result.values, rtol=1e-4)
     np.testing.assert_allclose(divided.standard_errors, result.standard_errors, rtol=1e-2)
 
