@@ -11,6 +11,7 @@ from scipy.integrate import quad
 
 import jaxdae
 from helpers.measured_oscillator import Oscillator
+from helpers.systems import UnitMass
 from jaxdae import (
     MinimumNormSolve,
     Multipliers,
@@ -75,11 +76,8 @@ def test_what_formulations_say_of_a_run_themselves_is_asked_of_one_that_may_fail
     assert [*found.values()] == [False, True, True]
 
 
-class Raised(jaxdae.System):
+class Raised(UnitMass):
     """A point that two constraints hold, of which one rises by `t` where the other does not."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return jnp.zeros(())
@@ -261,11 +259,8 @@ def test_the_energy_of_constraints_that_do_work_is_not_examined():
     assert np.isinf(_swing(Pushed(), dt=0.01).least_singular_value)
 
 
-class Bead(jaxdae.System):
+class Bead(UnitMass):
     """A bead on the wire `y = x^2 / 2`."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return 9.81 * q[1]
