@@ -318,6 +318,13 @@ def test_a_gap_that_another_reset_makes_negative_ends_the_run_in_words():
         )
 
 
+@pytest.mark.slow
+def test_a_run_backward_in_time_ends_at_an_impact_as_a_failure():
+    state = jaxdae.State(jnp.array([0.5]), jnp.ones(1))
+    with pytest.raises(SimulationError, match=r"stopped at t = 0\.5 s.* 'f1'"):
+        moved(Bead(), state, t1=0.0, t0=1.0, unilateral=0, run={"t0": 1.0})
+
+
 # Rows that close together.
 
 
@@ -378,6 +385,28 @@ def test_an_impulse_that_would_pull_releases(inertia, holds):
     np.testing.assert_allclose(hit.v[0], expected, rtol=0, atol=1e-12)
     energy = lambda v: v[0] ** 2 + inertia * v[1] ** 2  # noqa: E731
     assert energy(hit.v[0]) < energy(v)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restitution", [0.0, 0.3])
+def test_a_bar_rocks_to_rest(restitution):
+    """Impacts of one end lift the other, each time less: in the end both hold.
+
+    Nowhere is there a gap or a reaction below zero, or energy from nothing.
+    """
+    state = jaxdae.State(jnp.array([0.1, 0.1]), jnp.array([-0.2, -0.2]))
+    run = moved(
+        Bar(2.0), state, t1=4.0, unilateral=("left", "right"), restitution=restitution,
+        run={"max_events": 80},
+    )  # fmt: skip
+    assert len(run.events) > 10
+    y, s = np.asarray(run.q[:, :2]).T
+    assert (y - np.abs(s) > -1e-9).all()
+    assert (np.asarray(run.multipliers) < 1e-9).all()
+    # To the errors of the steps.
+    assert (np.diff(run.energy) < 1e-9).all()
+    np.testing.assert_allclose(run.final_state.q, [0.0, 0.0, 1.0, 1.0], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(run.multipliers[-1], [-0.5, -0.5], rtol=0, atol=1e-9)
 
 
 # Rows that events of the user's switch.
