@@ -27,9 +27,9 @@ from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import constraint_bias, has_reaction_forces
 from jaxdae.systems.kinematics import along_motion, coordinate_rate, refuse_rates
 
-# Powers of the round-off, relative to what is compared: of gaps, reactions and their rates that are
-# zero (4e-10 in double precision), and of rates of gaps behind impacts so slow that bodies do not
-# bounce (5e-7), or that may not be closing at all (9e-8).
+# Powers of the round-off, relative to what is compared: of gaps and reactions that are zero (4e-10
+# in double precision), and of rates of gaps so slow that bodies are at rest on each other (5e-7),
+# or that may not be closing at all (9e-8).
 _ZERO, _SLOW, _CLOSING = 0.6, 0.4, 0.45
 
 
@@ -207,7 +207,12 @@ class _Contacts(Module):
         q = jnp.concatenate([self.system.own(there.q), self.system.modes(q)])
         touching = self.touching(t, q, there.v, before)
         v = self.velocities(t, q, there.v, touching)
-        return self.with_modes(t, q, v, w, touching), v
+        q = self.with_modes(t, q, v, w, touching)
+        # Bodies that would leave so slowly that they are back at once stay.
+        mass, jac = mass_and_jacobian(self.system, t, q, v)
+        left = constraint_residuals(self.system, t, q, v).phi_dot
+        solve: Any = self.formulation.solve
+        return q, v + solve(mass, jnp.zeros_like(v), jac, -left)[0]
 
     def touching(self, t, q, v, before) -> Bool[Array, " c"]:
         """Unilateral rows that hold or whose gap is zero."""
@@ -245,7 +250,7 @@ class _Contacts(Module):
         d = evaluate(system, t, q, v, w, None)
         _, jac = mass_and_jacobian(inner, t, own, v)
         gamma, _, rates = constraint_bias(inner, t, own, v)
-        resting = touching & (jnp.abs(rates) <= self.fast(v, _ZERO))
+        resting = touching & (jnp.abs(rates) <= self.fast(v, _SLOW))
         acting = jnp.where(unilateral, resting, system.holding(q) > 0)
         free = solve_positive_definite(d.mass, d.force)
         drift = gamma + jac @ free
@@ -398,6 +403,7 @@ def switching(
     one instant are so decided together; what remains closed and presses holds. Both are linear
     complementarity problems, solved by projected Gauss-Seidel sweeps and a linear solve on the face
     that they find. Where the constraints do not depend on time no energy appears.
+    A run backward in time ends at an impact as a failure.
 
     Other rows, velocity constraints among them, hold from where an event of `hold` happens, by
     impulses that are consistent with the rest, until one of `release` happens. Their residual must
@@ -417,8 +423,8 @@ def switching(
         release: likewise, at which it is released. A row without an event of `hold` holds at the
             start.
         held: rows of `hold` that hold at the start, too.
-        restitution: coefficient `e` of impacts of unilateral rows, from 0 to 1. Bodies that come
-            together slower than round-off tells do not bounce.
+        restitution: coefficient `e` of impacts of unilateral rows, from 0 to 1. Bodies that
+            would leave slower than about 1e-6 m/s are at rest.
         t0: time of the start [s].
         controller: `u = controller(t, q, v, w)` without internal state; here and not in the run.
 

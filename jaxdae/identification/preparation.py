@@ -41,8 +41,8 @@ _MOST_LONGER = 2.0
 class Freedom(NamedTuple):
     """How a start may move."""
 
-    # From independent coordinates `z` to changes of the numbers of a state, `(q, v, w)` or `(y,
-    # z)`, shape `(numbers, d)`.
+    # From independent coordinates `z` to changes of the numbers of a state, `(q, v, w)` or
+    # `(y, z)`, shape `(numbers, d)`.
     moves: Any
     prior: Any  # from `z` to what the guess's own noise makes of it, shape `(d, d)`
     names: Sequence[str] = ()  # of the coordinates

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxdae.identification.fit import Fit, Samples
-from jaxdae.tuning.linearization import triangle
 
 # Sensitivities are exact to round-off, which fixed steps multiply; below this part of the largest
 # (of columns of length one) a singular value is zero.
@@ -59,8 +58,7 @@ def sensitivity(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Sen
     sizes = np.linalg.norm(jac, axis=0)
     scale = np.where(seen, sizes, 1.0)
     # As many rows as columns at least: then the short form has all directions.
-    factor = triangle(jac / scale, np)
-    rows = np.pad(factor, ((0, max(0, sizes.size - factor.shape[0])), (0, 0)))
+    rows = np.pad(jac / scale, ((0, max(0, sizes.size - len(jac))), (0, 0)))
     _, values, right = np.linalg.svd(rows, full_matrices=False)
     good = values > tolerance * values.max(initial=0.0)
     basis = right[good].T / scale[:, None]

@@ -90,7 +90,6 @@ class AdamsBashforth(AbstractTracedSolver):
 
     def order(self, terms):
         """Order of convergence: the number of steps."""
-        del terms
         return self.steps
 
     def func(self, terms, t0, y0, args):
@@ -99,7 +98,6 @@ class AdamsBashforth(AbstractTracedSolver):
 
     def init(self, terms, t0, t1, y0, args):
         """No rates are known."""
-        del terms, t0, t1, args
         dtype, count = _dtype(y0), self.steps - 1
         rates = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), y0)
         return History(rates, jnp.zeros(count, dtype), jnp.zeros((), dtype))

@@ -1,6 +1,5 @@
-"""Events: a run ends where a function of time and state falls to zero."""
+"""Where functions of time fall to zero within a step."""
 
-import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,61 +7,11 @@ import jax
 import jax.numpy as jnp
 import optimistix as optx
 
-from jaxdae.reprs import Module
-from jaxdae.systems import State, System
-
 # Pieces of a step between which functions of events are evaluated.
 _PIECES = 4
 # Of a piece on which a cubic comes as near to zero as this, relative to the ends, the lowest value
 # is looked for, in so many iterations: each leaves about a fifth of the error of its place.
 _NEAR, _ITERATIONS = 0.25, 6
-
-
-class AbstractEvent(Module):
-    """Something that ends a run.
-
-    Both backends look for the lowest value of the functions in every step that is kept, on its
-    dense output (`lowest`), locate the zero there, to the round-off of the time, and end the run:
-    its result is `diffrax.RESULTS.event_occurred`, a success. A function that is zero or negative
-    at the start has to become positive before it can fall.
-    """
-
-    @abc.abstractmethod
-    def function(self, system: System, t, state: State) -> Any:
-        """What falls from a positive value to zero, or below it, where the event is.
-
-        A scalar, or several numbers, shape (k,), of which the first to fall ends the run.
-
-        Args:
-            system: what moves.
-            t: time [s].
-            state: coordinates, velocities and actuator states.
-        """
-
-    def values(self, t, y, args) -> Any:
-        """The functions of what is integrated, shape (k,).
-
-        Args:
-            t: time [s].
-            y: the formulation's own state, and works or `None`.
-            args: `(system, formulation, controller)`.
-
-        Raises:
-            ValueError: for a function of which the result is not real numbers.
-        """
-        system, formulation, _ = args
-        found = jnp.asarray(self.function(system, t, formulation.recover(system, t, y[0])))
-        if found.ndim > 1 or not found.size or not jnp.issubdtype(found.dtype, jnp.floating):
-            raise ValueError(
-                f"the function of the event {type(self).__name__} returned {found.dtype} of shape "
-                f"{found.shape}; it must return one real number, which falls to zero at the event, "
-                "or several in a row."
-            )
-        return jnp.atleast_1d(found).astype(jnp.result_type(t))
-
-    def value(self, t, y, args) -> Any:
-        """The least of the functions, a scalar."""
-        return jnp.min(self.values(t, y, args))
 
 
 class Watch(NamedTuple):
@@ -211,12 +160,10 @@ class _Halving(optx.AbstractRootFinder):
     norm: Any = optx.max_norm
 
     def init(self, fn, y, args, options, f_struct, aux_struct, tags):
-        del fn, args, f_struct, aux_struct, tags
         lower, upper = (jnp.asarray(options[x], y.dtype) for x in ("lower", "upper"))
         return lower, upper, jnp.array(False)
 
     def step(self, fn, y, args, options, state, tags):
-        del options, tags
         value, aux = fn(y, args)
         lower, upper, _ = state
         ahead = value > 0
@@ -226,11 +173,9 @@ class _Halving(optx.AbstractRootFinder):
         return jnp.where(done, upper, middle), (lower, upper, done), aux
 
     def terminate(self, fn, y, args, options, state, tags):
-        del fn, y, args, options, tags
         return state[2], optx.RESULTS.successful
 
     def postprocess(self, fn, y, aux, args, options, state, tags, result):
-        del fn, args, options, tags, result, state
         return y, aux, {}
 
 

@@ -168,7 +168,6 @@ def root(function: Callable, guess, added, weights):
     matrix = Factors.of(jax.jacfwd(function)(guess), added)
 
     def sizes(change, x):
-        del x
         return jnp.max(jnp.abs(change) * weights)[None]
 
     def solve(function, guess):

@@ -77,17 +77,14 @@ class RadauIIA(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
 
     def order(self, terms):
         """Order of convergence of positions and velocities: 5."""
-        del terms
         return 5
 
     def error_order(self, terms):
         """Order of the error estimate: 4."""
-        del terms
         return 4
 
     def init(self, terms, t0, t1, y0, args):
         """The prediction of the first step: coordinates move on as they do, velocities stay."""
-        del t1
         (start, _), t0 = ravel_pytree(y0), jnp.asarray(t0)
         here = terms.vf(t0, y0, args)
         if isinstance(here, DAEAt):

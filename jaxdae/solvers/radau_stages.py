@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.linalg.lu import Factors, product
+from jaxdae.solvers.dense_output import AbstractDenseOutput
 
 # Zeros of the second derivative of x^2 (x - 1)^3, and the collocation there
 # [HairerWanner1996, IV.5].
@@ -42,7 +42,7 @@ def lagrange(nodes: np.ndarray, x) -> Any:
     return jnp.stack(each, axis=-1)
 
 
-class Collocation(diffrax.AbstractLocalInterpolation):
+class Collocation(AbstractDenseOutput):
     """The state between the ends of a step: the collocation polynomial, of degree 3.
 
     Args:
@@ -59,17 +59,11 @@ class Collocation(diffrax.AbstractLocalInterpolation):
     y1: Any
     k: Any
 
-    def evaluate(self, t0, t1=None, left: bool = True):
-        """The state at a time [s], or its change between two."""
-        del left
-        if t1 is not None:
-            return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
-        step = self.t1 - self.t0
-        # A step of no length has its end everywhere.
-        part = jnp.where(step == 0, 1.0, (t0 - self.t0) / jnp.where(step == 0, 1.0, step))
+    def at(self, t):
+        """The state at a time [s]."""
 
         def between(y0, k):
-            weights = lagrange(np.array([0.0, *NODES]), part.astype(y0.dtype))[1:]
+            weights = lagrange(np.array([0.0, *NODES]), self.part(t).astype(y0.dtype))[1:]
             return y0 + jnp.tensordot(weights, k, 1)
 
         return jax.tree.map(between, self.y0, self.k)

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import diffrax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -115,6 +116,11 @@ def test_a_study_fits_its_system(name):
         assert (controller is None) == (m + r > 0)
         assert ("phi" in study.goal.integrand) == (m > 0)
         assert ("|g|" in study.goal.integrand) == (r > 0)
+        if (m, r) == (0, 1):
+            # Euler's method makes `1 - Gamma h` of a residual: theory removes it in one step.
+            with pytest.warns(RuntimeWarning, match="where the motion turns"):
+                gains: Any = study.by_theory(diffrax.Euler())
+            np.testing.assert_allclose(gains.stabilization.Gamma * study.dt, 1.0, rtol=1e-6)
 
 
 @pytest.mark.slow

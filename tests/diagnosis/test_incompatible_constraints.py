@@ -30,11 +30,9 @@ class Contradiction(jaxdae.System):
     width: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 9.81 * q[1]
 
     def excess(self, t):
@@ -64,9 +62,8 @@ def warned(system, formulation, state=START, **how):
     return run, text, [float(x) for x in found.groups()]
 
 
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_a_contradiction_is_reported_with_its_time_amount_and_constraints(backend):
-    run, text, (first, _, largest) = warned(Contradiction(), Multipliers(GAINS), backend=backend)
+def test_a_contradiction_is_reported_with_its_time_amount_and_constraints():
+    run, text, (first, _, largest) = warned(Contradiction(), Multipliers(GAINS))
     assert "at position level" in text
     assert "'sum'" in text
     # 5e-7 of 2 to 6 explained: sin^2 2t is above a tenth of 33 times that from 0.02 s on.
@@ -78,14 +75,10 @@ def test_a_contradiction_is_reported_with_its_time_amount_and_constraints(backen
 
 
 FORMULATIONS = {
-    "threshold": (Multipliers(GAINS, jaxdae.MinimumNormSolve(rcond=1e-3)), {}),
     "robust": (Multipliers(solve=jaxdae.SingularityRobust()), {}),
-    "singular mass": (Multipliers(GAINS, jaxdae.SingularMassSolve()), {}),
-    "penalty": (jaxdae.Penalty(1e4, GAINS), {}),
-    "augmented": (jaxdae.AugmentedLagrangian(1e4, GAINS), {}),
-    "Hamiltonian": (jaxdae.Hamiltonian(GAINS), {}),
+    "penalty": (jaxdae.Penalty(1e4, GAINS), {"backend": "plain"}),
+    "Hamiltonian": (jaxdae.Hamiltonian(GAINS), {"saveat": diffrax.SaveAt(t1=True)}),
     "projected": (Multipliers(), {"solver": Projected(RK4()), "dt": 0.01}),
-    "only the end": (Multipliers(GAINS), {"saveat": diffrax.SaveAt(t1=True)}),
 }
 
 
@@ -133,14 +126,12 @@ class Driven(jaxdae.System):
     """A point on a line that moves, and its velocity once more with `e(t)`."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def position_constraints(self, t, q):
         return jnp.stack([q[1] - 0.3 * jnp.sin(t)])
 
     def velocity_constraints(self, t, q, v):
-        del q
         return jnp.stack([2 * v[1] - 0.6 * jnp.cos(t) + 0.05 * t**2])
 
 

@@ -1,6 +1,6 @@
 """Differential-algebraic equations of the tests: published ones, and some with exact solutions."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -129,3 +129,38 @@ class Resonator(jaxdae.DAE):
             "coil": y["flux"] - self.inductance * z["current"],
             "loop": z["coil"] + self.resistance * z["current"] + y["charge"] / self.capacity - u,
         }
+
+
+class Growth(jaxdae.DAE):
+    """`y' = z`, `z = k y^2`: from one `y = 1 / (1 - k t)`, and no solution any more at `1 / k`."""
+
+    k: Any = 1.0
+
+    def rate(self, t, y, z, u):
+        return z
+
+    def constraints(self, t, y, z, u):
+        return z - self.k * y**2
+
+
+class Turned(jaxdae.DAE):
+    """`y = (cos t, sin t)`, with a matrix that depends on it and on time, and `z = y[1]`."""
+
+    def rate(self, t, y, z, u):
+        return self.mass(t, y) @ jnp.stack([-z, y[0]])
+
+    def mass(self, t, y):
+        return jnp.array([[2.0, 0.5], [-0.5, 1.0]]) + y[0] * jnp.eye(2) * jnp.cos(t) ** 2
+
+    def constraints(self, t, y, z, u):
+        return z - y[1]
+
+
+class Chained(jaxdae.DAE):
+    """Variables each of which follows the next: from ones all of them are `exp(-t)`."""
+
+    def rate(self, t, y, z, u):
+        return -jnp.append(y[1:], z)
+
+    def constraints(self, t, y, z, u):
+        return z - y[0]

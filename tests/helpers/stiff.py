@@ -29,7 +29,6 @@ class SpringJoints(jaxdae.System):
     damping: float = 1e3
 
     def kinetic_energy(self, t, q, v):
-        del t
 
         def points(q):
             first, second = q[0], q[0] + q[1]

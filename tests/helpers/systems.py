@@ -149,27 +149,6 @@ class DrivenPendulum(jaxdae.System):
         return jaxdae.consistent_state(self, jnp.array([0.5, -0.9]), jnp.array([0.3, 0.2]))
 
 
-class RedundantLoop(jaxdae.System):
-    """Three masses on equal cranks, each at its distance from both others: one loop too many."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        return 9.81 * jnp.sum(q[1::2])
-
-    def position_constraints(self, t, q):
-        a, b, c = jnp.split(q, 3)
-        x = jnp.array([1.0, 0.0])
-        pairs = (a, 1), (b - x, 1), (c - 2 * x, 1), (a - b, 1), (b - c, 1), (a - c, 4)
-        return jnp.stack([d @ d - length for d, length in pairs])
-
-    def start(self, crank):
-        """At rest, with all cranks at a place of the first mass [m], shape `(2,)`."""
-        pivots = jnp.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
-        return jaxdae.State(jnp.ravel(crank + pivots), jnp.zeros(6))
-
-
 class LedPoint(jaxdae.System):
     """A unit mass on the unit circle whose abscissa is led: `x = speed t`.
 
@@ -225,6 +204,28 @@ class Massless(jaxdae.System):
         return jnp.stack([q[1] - 0.5 * q[0] ** 2])
 
 
+class Turning(jaxdae.System):
+    """A rigid body in a field, by a quaternion and angular velocities, one point on a surface."""
+
+    def rate(self, t, q, v):
+        w, x, y, z = q
+        return 0.5 * jnp.array([[-x, -y, -z], [w, -z, y], [z, w, -x], [-y, x, w]]) @ v
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * (v**2) @ jnp.array([1.0, 2.0, 3.0])
+
+    def potential_energy(self, t, q):
+        return 2.0 * (q[1] * q[3] - q[0] * q[2]) + q[0] ** 2 - q[1] ** 2
+
+    def position_constraints(self, t, q):
+        return jnp.stack([q[1] * q[2] + q[0] * q[3]])
+
+    def start(self):
+        """A consistent state at `t = 0`."""
+        q = jnp.array([0.9, 0.1, 0.2, 0.3]) / 0.95**0.5
+        return jaxdae.consistent_state(self, q, jnp.array([1.0, 2.0, 0.5]))
+
+
 class Actuated(jaxdae.System):
     """Point of mass `mass` in the plane; each force comes through a chain of actuators.
 
@@ -236,22 +237,18 @@ class Actuated(jaxdae.System):
     stiffness: float = 3.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.25 * self.stiffness * (q @ q) ** 2 + q[0] * q[1]
 
     def force(self, t, q, v, w, u):
-        del t, v
         a, b = self.delays
         first = u[0] if a == 0 else w[0]
         second = u[1] if b == 0 else w[a]
         return jnp.stack([first, (2 + jnp.cos(q[0])) * second])
 
     def actuator_rate(self, t, q, v, w, u):
-        del t, q
         a, b = self.delays
         chains = (jnp.append(w[1:a], u[0])[:a], jnp.append(w[a + 1 : a + b], u[1])[:b])
         return jnp.concatenate(chains) - 0.1 * w * v[0]
@@ -268,11 +265,9 @@ class Forced(jaxdae.System):
     law: object = eqx.field(static=True)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del v, w
         return jnp.stack([self.law(t, q, u)])  # pyright: ignore[reportCallIssue]
 
 
@@ -283,17 +278,13 @@ class Bead(jaxdae.System):
     gravity: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return self.gravity * q[1]
 
     def force(self, t, q, v, w, u):
-        del t, v, w
         return self.push(q, u)  # pyright: ignore[reportCallIssue]
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q @ q - 1.0])

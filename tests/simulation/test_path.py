@@ -22,10 +22,10 @@ MOST_FRAMES = 4
 class Pendulum(System):
     """A point mass on a circle."""
 
-    def kinetic_energy(self, t, q, v):  # noqa: ARG002
+    def kinetic_energy(self, t, q, v):
         return 0.5 * v @ v
 
-    def position_constraints(self, t, q):  # noqa: ARG002
+    def position_constraints(self, t, q):
         return jnp.array([q @ q - 1.0])
 
 

@@ -117,9 +117,7 @@ class Pulled(jaxdae.System):
     pull: jax.Array
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, q, v, w, u
         return self.pull

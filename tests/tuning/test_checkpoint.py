@@ -45,11 +45,20 @@ def uninterrupted():
     return result
 
 
-@pytest.fixture
-def stopped(tmp_path):
-    """A file left by a run that stopped after seven steps."""
-    path = tmp_path / "folder" / "run.ckpt"
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    """Of a file left by a run that stopped after seven steps."""
+    path = tmp_path_factory.mktemp("stopped") / "folder" / "run.ckpt"
     run(path, callback=lambda info: info.step == 7)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def stopped(content, tmp_path):
+    """Such a file."""
+    path = tmp_path / "folder" / "run.ckpt"
+    path.parent.mkdir()
+    path.write_bytes(content)
     return path
 
 
@@ -111,8 +120,7 @@ def assert_refused(path, message, **settings):
 
 
 @pytest.mark.slow
-def test_every_flipped_bit_and_a_cut_are_noticed(stopped, rng):
-    content = stopped.read_bytes()
+def test_every_flipped_bit_and_a_cut_are_noticed(stopped, content, rng):
     places = [*rng.integers(len(content), size=9), 0, content.index(b"\n")]
     damaged = [bytearray(content) for _ in places]
     for one, place in zip(damaged, places, strict=True):
