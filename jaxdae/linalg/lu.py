@@ -16,7 +16,7 @@ product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 # In kernels more unknowns than this are eliminated in an order known beforehand, unless pivots are
 # asked for; few are written out.
-MOST_PIVOTED, _FEW = 16, 3
+MOST_PIVOTED, _FEW = 16, 6
 FACTORS, PIVOTED_FACTORS = "inverse_factors", "pivoted_inverse_factors"
 COMPLEX_FACTORS = "complex_inverse_factors"
 

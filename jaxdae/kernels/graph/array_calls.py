@@ -17,7 +17,7 @@ LARGE = 256
 OUTER = 96
 # Entries of a matrix in memory from which on a row times it is a call in steps of implicit methods:
 # columns of factors are gone through by whole registers.
-_FACTORS = 36
+_FACTORS = 49
 
 
 class MatrixLayout(NamedTuple):
