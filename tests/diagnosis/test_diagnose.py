@@ -1,5 +1,7 @@
 """What is found of runs: the number, the time, the constraints; singular positions, energy."""
 
+from functools import partial
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ from numpy.testing import assert_allclose
 from scipy.integrate import quad
 
 import jaxdae
+from helpers.equal_links import branch_energy
 from helpers.measured_oscillator import Oscillator
 from helpers.systems import UnitMass
 from jaxdae import (
@@ -125,7 +128,7 @@ def test_findings_of_a_singular_position_are_those_that_the_run_passed():
 
 def _in_line(*angles):
     """Times at which the exact motion from `CRANKED` reaches crank angles, by quadrature."""
-    start, given = float(CRANKED.q[0]), CRANK.equal_links_energy
+    start, given = float(CRANKED.q[0]), partial(branch_energy, CRANK)
     energy = float(given(CRANKED.q[0], CRANKED.v[0]))
 
     def slowness(theta):
