@@ -97,7 +97,7 @@ class Study:
 
     name: str  # heading
     method: str  # name of the formulation, or "servo"; also the stem of file names
-    system: System  # the system
+    system: System
     start: State  # its unperturbed start
     # Formulation with the gains to start from; parametrizations are tuned.
     formulation: AbstractFormulation

@@ -31,7 +31,7 @@ def test_masses_that_no_body_has_are_refused():
 def test_points_rods_and_plates_are_bodies():
     """Plane bodies have equality, which rounded digits miss by the last."""
     for inertia in ((0, 0, 0), (0.08, 0.08, 0.0), (0.0416, 0.0417, 0.0833), (1 / 3, 1 / 3, 2 / 3)):
-        body = Body("arm", HINGE, mass=1.0, inertia=np.float32(inertia))
+        body = Body("arm", HINGE, mass=1.0, inertia=np.array(inertia, np.float32))
         np.testing.assert_allclose(np.diagonal(body.inertia), inertia, rtol=1e-6)
 
 
