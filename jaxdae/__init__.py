@@ -54,6 +54,7 @@ Simulate:
     simulate              Simulate a constrained system.
     solve                 Solve differential-algebraic equations.
     stick_slip            Dry friction on the constraint functions, with sticking and sliding
+    switching             Constraints that are released and caught again, as one run.
     Trajectory            A simulated motion.
 
 Control:

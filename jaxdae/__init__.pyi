@@ -34,6 +34,7 @@ from .diagnosis.failure import SimulationError as SimulationError
 from .events.declaration import Event as Event
 from .events.impact import impact as impact
 from .events.stick_slip import stick_slip as stick_slip
+from .events.switching import switching as switching
 from .exports.compile import compile_run as compile_run
 from .exports.export import export as export, ExportedFiles as ExportedFiles
 from .formulations import (

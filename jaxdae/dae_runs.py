@@ -18,6 +18,7 @@ from jaxdae.diagnosis.failure import SimulationError
 from jaxdae.diagnosis.steps import unsolved_steps
 from jaxdae.events.declaration import check_events, DAE_NAMES, Event
 from jaxdae.events.records import REASONS
+from jaxdae.linalg.lu import MOST_PIVOTED
 from jaxdae.memory import kinds, Memory
 from jaxdae.results.dae_trajectory import DAETrajectory
 from jaxdae.runs import meter_of, run_direction, run_times, with_backend, with_checked_times
@@ -60,7 +61,7 @@ def solve(
     t0=0.0,
     t1,
     dt=None,
-    solver: diffrax.AbstractSolver | None = None,
+    solver: diffrax.AbstractSolver | str | None = None,
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     saveat: diffrax.SaveAt | None = None,
     controller: Callable | None = None,
@@ -91,7 +92,9 @@ def solve(
         dt: step [s]. With it, and without a `stepsize_controller`, the time is divided into equal
             steps, none longer than `dt`.
         solver: `jaxdae.solvers.RadauIIA()`, which is the default, or, for semi-explicit equations
-            of index 1, `Rodas5P()`, whose steps need no iteration.
+            of index 1, `Rodas5P()`, whose steps need no iteration; `"auto"` takes the latter for up
+            to 16 variables of such equations, else the former. `DAETrajectory.why_solver` says
+            which, and why.
         stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
             in float64, `1e-5` in float32. `atol` is one number for all variables: choose units
             in which they are of comparable size. Times at which `u` jumps are given by
@@ -138,6 +141,11 @@ def solve(
     if throw and not is_eager(problem):
         return _raising(problem, method, kinds(problem.parts))
     found = solved(problem, method)
+    if isinstance(solver, str):
+        # Beside the fields, so that no program sees it.
+        equations = DAEEquations(problem.dae, problem.controller)
+        _, why = automatic_solver(equations, problem.times.start, problem.state)
+        object.__setattr__(found, "why", why)
     if not (throw and are_known(found.result_code)):
         return found
     failed = not bool(found.success)
@@ -167,7 +175,12 @@ def prepare(
         ValueError: as `solve` does, and its other errors before any work.
     """
     given = as_variables(dae, *variables)
-    solver = _SOLVER if solver is None else solver
+    if isinstance(solver, str) and solver != "auto":
+        raise ValueError(
+            f"solver is {solver!r}; give 'auto', or a solver such as jaxdae.solvers.RadauIIA()."
+        )
+    automatic = isinstance(solver, str)
+    solver = _SOLVER if solver is None or automatic else solver
     _check_arguments(solver, stepsize_controller, saveat, controller, adjoint, progress, throw, dt)
     preconditions.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)
     check_tolerance("start_tolerance", start_tolerance)
@@ -176,6 +189,8 @@ def prepare(
     equations = DAEEquations(dae, controller)
     times = run_times(t0, t1, dt, stepsize_controller, saveat, dtype)
     _check_once(equations, times.start, given)
+    if automatic:
+        solver, _ = automatic_solver(equations, times.start, given)
     if type(solver) is Rodas5P:
         _check_linearly_implicit(equations, times.start, given)
     if is_eager(equations, times.start, given):
@@ -205,6 +220,23 @@ def prepare(
     )
     problem, method = with_checked_times(problem, method, bool(throw))
     return with_backend(problem, method, backend)
+
+
+def automatic_solver(
+    equations: DAEEquations, t, variables: Variables
+) -> tuple[diffrax.AbstractSolver, str]:
+    """The solver that `solve(solver="auto")` takes, and why, in words."""
+    if equations.implicit:
+        return RadauIIA(), "RadauIIA, as the equations are a residual"
+    if equations.index(t, variables) == 2:
+        return RadauIIA(), "RadauIIA, as the constraints do not depend on z: they are of index 2"
+    count = sum(x.size for x in jax.tree.leaves(variables))
+    if count > MOST_PIVOTED:
+        return RadauIIA(), f"RadauIIA, as {count} variables are more than {MOST_PIVOTED}"
+    return Rodas5P(), (
+        f"Rodas5P, as the equations are semi-explicit, of index 1 at most, in {count} variables: "
+        "its steps need no iteration"
+    )
 
 
 @jit

@@ -197,19 +197,6 @@ def test_numbers_of_committed_runs_stand_in_their_places(page, scripts):
     assert "{{" not in filled
 
 
-def test_what_is_said_of_ball_and_beam_is_what_the_command_writes(scripts):
-    """The sentence has the numbers of the file, which `jaxdae analyze` wrote."""
-    measured = scripts[3]
-    found = measured.read("ball_beam.json")
-    sentence = measured.filled("{{ ball-beam }}")
-    grows = [real for real, _ in found["motion"] if real > 0]
-    assert found["verdict"] == "unstable"
-    assert len(grows) == 1
-    assert f"unstable by the root {grows[0]:.3g} 1/s" in sentence
-    assert all(real < 0 for real, _ in found["regulated_roots"])
-    assert f"below {1e3 * found['step_limits']['rk4']:.2g} ms" in sentence
-
-
 def test_a_claim_that_a_run_contradicts_is_shown_as_such(scripts, monkeypatch):
     measured = scripts[3]
     known = measured.read("claims.json")

@@ -283,13 +283,8 @@ def _message(system, rest, residual, limit, fixed) -> str:
 
 
 def _free(system: System, fixed, n: int) -> np.ndarray:
-    labels = system.labels()
     free = np.ones(n, bool)
-    for key in fixed:
-        index = labels.coordinate_index(key, n) if isinstance(key, str) else int(key)
-        if not -n <= index < n:
-            raise ValueError(f"fixed coordinate {index} is out of range: there are {n}.")
-        free[index] = False
+    free[system.labels().coordinate_indices(fixed, n, "fixed")] = False
     return free
 
 

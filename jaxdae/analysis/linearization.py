@@ -201,22 +201,14 @@ def _part(kind: type, rows: tuple[int, ...], m: int) -> type:
 
 
 def choose_partition(system: System, jac, m: int, independent=None) -> Partition:
-    """Independent and dependent coordinates for a constraint Jacobian, position constraints first.
-
-    Raises:
-        ValueError: see `linearize`.
-    """
+    """Independent and dependent coordinates for a Jacobian, position constraints first."""
     labels, (c, n) = system.labels(), jac.shape
     chosen = None
     if independent is not None:
-        independent = (independent,) if isinstance(independent, str | int) else independent
-        chosen = [labels.coordinate_index(k, n) if isinstance(k, str) else k for k in independent]
-        if any(not -n <= k < n for k in chosen):
-            raise ValueError(f"independent = {independent}: there are {n} coordinates.")
-        chosen = [k % n for k in chosen]
+        chosen = labels.coordinate_indices(independent, n, "independent")
         if len(set(chosen)) != n - c:
             raise ValueError(
-                f"{len(set(chosen))} independent coordinates were given, {list(independent)}; "
+                f"{len(set(chosen))} independent coordinates were given, {independent}; "
                 f"{n} coordinates under {c} constraints have {n - c}."
             )
     if not are_known(jac):

@@ -200,18 +200,12 @@ def control_input(controller, t, state: State) -> Any:
 
 
 class ClosedLoop(NamedTuple):
-    """A system and its controller, which has no internal state any more.
+    """A system and its controller, which has no internal state any more."""
 
-    Args:
-        system: what is simulated.
-        state: its start.
-        controller: `u = controller(t, q, v, w)`, or `None`.
-        plant: takes the system without the controller out of what is simulated.
-    """
-
-    system: System
-    state: State
-    controller: Callable | None
+    system: System  # what is simulated
+    state: State  # its start
+    controller: Callable | None  # `u = controller(t, q, v, w)`, or `None`
+    # Takes the system without the controller out of what is simulated.
     plant: Callable[[Any], System]
 
 

@@ -20,7 +20,8 @@ from jaxdae.systems import constraint_residuals, Variables
 _SHORT = 1e-4
 _ZENO = (
     "they accumulate at about that time (Zeno), and no number of events leads past it. End the run "
-    "before, with an event without a reset, or go on with a constraint in place of the contact."
+    "before, with an event without a reset, or go on with a constraint in place of the contact, as "
+    "jaxdae.switching(..., restitution=0.0) does."
 )
 
 
@@ -84,7 +85,9 @@ def _too_many(events: Any, t: float) -> str:
 def _lasting(events: Any, name: str, amount: float) -> str:
     what = (
         "A lasting contact is a constraint, not an impact: end the run there by an event without a "
-        "reset, and go on with a system that has the gap among its position_constraints."
+        "reset, and go on with a system that has the gap among its position_constraints, or let "
+        "jaxdae.switching hold and release it, where this is the gap or the reaction of a row that "
+        "the reset of another event has made negative."
     )
     if len(events) and events.names[int(events.indices[len(events) - 1])] == name.strip("'"):
         return (

@@ -17,6 +17,8 @@ from jaxdae.simulation.problem import Problem
 # An event at which the function's rate is below this part of what its curvature makes of it in the
 # time of the run is a touch more than a crossing.
 _GRAZING = 1e-5
+# A flight between two bounces is at most so many times as long as by its last acceleration.
+_FLIGHT = 2.0
 # Of functions from the cubics that steps take them for (`Events.misfit`): a sine has as much where
 # a step is nearly one and a half periods long, and crossings are found up to two.
 _MISFIT = 0.75
@@ -117,10 +119,16 @@ def _unresolved(events: Any) -> Finding | None:
 def _grazing(trajectory: Any, span: float) -> Finding | None:
     events = trajectory.events
     count = len(events)
-    rates, bent = (np.abs(np.asarray(x)[:count]) for x in (events.rates, events.curvatures))
+    rates, bent = (np.asarray(x)[:count] for x in (events.rates, events.curvatures))
+    falls = rates * bent > 0
+    rates, bent = np.abs(rates), np.abs(bent)
     times = np.asarray(events.times)[:count]
     missed = np.asarray(events.distances)[:count] > time_tolerance(events.times[:count])
-    places = np.flatnonzero((rates <= _GRAZING * bent * span) | np.asarray(missed))
+    # A body that bounces is back after twice its rate by its acceleration, and crosses zero surely.
+    since = np.abs(np.diff(times, prepend=np.nan))
+    bounces = falls & (since * bent <= 2 * _FLIGHT * rates)
+    grazes = (rates <= _GRAZING * bent * span) & ~bounces
+    places = np.flatnonzero(grazes | np.asarray(missed))
     if not places.size:
         return None
     i = int(places[0])

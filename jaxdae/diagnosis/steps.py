@@ -176,7 +176,7 @@ def limited_by_stability(problem, method, run, examined: Any) -> Finding | None:
         f"{root_text(found.root, 4)} 1/s of the linearized equations, at t = {found.time:.4g} s, "
         f"is {found.product:.3g}, where {_name(method.solver)} is stable up to "
         f"{found.reach:.3g}; the motion itself has nothing that fast above its tolerance. "
-        f"{_remedy(problem.formulation, method)}"
+        f"{_remedy(problem.formulation, method, run.why_solver)}"
     )
     return Finding(message, found.product, found.time)
 
@@ -264,10 +264,19 @@ def _name(solver) -> str:
     return type(parts_of(solver).method).__name__
 
 
-def _remedy(formulation, method) -> str:
+def _remedy(formulation, method, why: str | None) -> str:
+    from jaxdae.simulation.automatic import spoke_against  # with the methods that it tries
+
+    gains = "" if formulation.capabilities.stabilization is None else "lower the gains, "
+    if spoke_against(why):
+        return (
+            "A trial has spoken against solvers for stiff equations (why_solver of the run): "
+            f"{gains}make what is fast in its forces slower, or allow a larger error, "
+            "stepsize_controller=diffrax.PIDController(rtol=1e-5, atol=1e-5)."
+        )
     keeps = isinstance(formulation, Multipliers) and formulation.stabilization is None
     other = " or RadauIIA()" if keeps and not method.work else ""
-    gains = "" if formulation.capabilities.stabilization is None else ", or lower the gains"
+    gains = f", or {gains[:-2]}" if gains else ""
     return (
         f"Take a solver for stiff equations, solver=jaxdae.solvers.Rodas5P(){other}, whose steps "
         f"are as long as accuracy allows{gains}."

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae.events.declaration import Event
-from jaxdae.solvers.event import AbstractEvent
+from jaxdae.reprs import Module
 
 # Powers of the round-off: two times this near, relative to 1 + |t|, are one (1e-10 s in double
 # precision).
@@ -83,9 +83,11 @@ def signs(found: Rates, t, span, crossed) -> Signs:
     return Signs(sign, zero, known, jnp.maximum(lift, tiny), jnp.maximum(width, tiny))
 
 
-class FirstCrossing(AbstractEvent):
+class FirstCrossing(Module):
     """The first time at which one of several functions has another sign than behind the start.
 
+    Both backends look for it in every step that is kept, on its dense output, and end there. Its
+    functions fall to zero where those of the events cross it, in the direction of integration.
     Functions that leave zero at the start are lifted there, for them to be positive; slopes are
     those without it.
 
@@ -109,12 +111,24 @@ class FirstCrossing(AbstractEvent):
         sign = jnp.where(found.known, found.sign, 0.0)
         return cls(events, sign, found.lift, found.width, start)
 
-    def function(self, system, t, state: Any):
-        del system
+    def values(self, t, y, args) -> Any:
+        """Positive from the start to the first crossing, shape (k,).
+
+        Args:
+            t: time [s].
+            y: the formulation's own state, and works or `None`.
+            args: `(system, formulation, controller)`.
+        """
+        system, formulation, _ = args
+        state = formulation.recover(system, t, y[0])
         since = jax.lax.stop_gradient(jnp.abs(t - self.start))
         found = []
         for i, one in enumerate(self.events):
             sign, lift, width = self.sign[i], self.lift[i], self.width[i]
             lifted = sign * one.value(t, state) + lift * jnp.maximum(0.0, 1.0 - since / width)
             found.append(jnp.where(sign == 0, jnp.ones_like(lifted), lifted))
-        return jnp.stack(found)
+        return jnp.stack(found).astype(jnp.result_type(t))
+
+    def value(self, t, y, args) -> Any:
+        """The least of these, a scalar."""
+        return jnp.min(self.values(t, y, args))

@@ -123,7 +123,7 @@ class _Friction(Module):
         matrix = jnp.where(both, response, jnp.eye(count, dtype=response.dtype))
         linear = jnp.where(resting, drift + response @ sliding, 0.0)
         bound = jnp.broadcast_to(jnp.asarray(self.static, drift.dtype), drift.shape)
-        force = minimize_in_box(matrix, linear, bound)
+        force = minimize_in_box(matrix, linear, -bound, bound)
         over = slips | (jnp.abs(force) >= bound * (1 - _REST_OF_BOUND))
         return jnp.where(resting, jnp.where(over, -jnp.sign(force), 0.0), before)
 

@@ -36,12 +36,6 @@ def mass_and_change(alpha: Callable, system: System, t, state: State) -> tuple[A
 
     NaN where it is not positive definite: beside a large mass of the system a negative one of the
     violation would go unseen.
-
-    Args:
-        alpha: the function.
-        system: gives `dq/dt`.
-        t: time [s].
-        state: `(q, v, w)`.
     """
     t, v = jnp.asarray(t, state.q.dtype), state.v
 
@@ -60,11 +54,7 @@ def _is_positive(mass):
 
 
 def check_mass_function(alpha: Callable, state: State, count: int) -> None:
-    """A function of `(t, q, v)` whose value fits so many constraints. Computes nothing.
-
-    Raises:
-        ValueError: naming what it returned, and the shapes that fit.
-    """
+    """A function of `(t, q, v)` whose value fits so many constraints. Computes nothing."""
     if isinstance(alpha, AbstractStabilization):  # in the place of alpha
         check_size("alpha", alpha, count, "constraints")
     check_parameters("alpha", alpha, _NAMES)
@@ -81,7 +71,6 @@ def check_mass_function(alpha: Callable, state: State, count: int) -> None:
 
 def why_not_positive(alpha: Callable, system: System, t, state: State) -> str | None:
     """Why a mass is none at a state, in words; `None` where it is positive definite, or traced."""
-    del system
     if not are_known(t, state):
         return None
     with jax.core.eval_context():  # pyright: ignore[reportAttributeAccessIssue]

@@ -20,11 +20,7 @@ Gain = float | Float[Array, ""] | Float[Array, " c"] | Float[Array, "c c"] | eqx
 
 
 def apply_gain(gain: Gain, y: Float[Array, " c"], name: str = "a gain") -> Float[Array, " c"]:
-    """`K y` for a scalar, a diagonal given as a vector, or a matrix.
-
-    Raises:
-        TypeError: for a parametrization, which stands for its value only while it is tuned.
-    """
+    """`K y` for a scalar, a diagonal given as a vector, or a matrix."""
     if isinstance(gain, eqx.Module):
         raise TypeError(
             f"{name} is a {type(gain).__name__}, not a number; jaxdae.tune puts the values of "
@@ -53,11 +49,7 @@ def metric_factor(weight: Gain | None, size: int, dtype) -> Float[Array, "c c"] 
 
 
 def as_gain(gain):
-    """A gain as it is kept: lists as arrays, integers as floats, anything else untouched.
-
-    Raises:
-        TypeError: for a list of anything but numbers.
-    """
+    """A gain as it is kept: lists as arrays, integers as floats, anything else untouched."""
     if isinstance(gain, list | tuple):
         try:
             return jnp.asarray(gain, dtype=float)
@@ -67,11 +59,7 @@ def as_gain(gain):
 
 
 def check_kind(name: str, gain) -> None:
-    """A gain is a number, an array, a parametrization, or nothing yet.
-
-    Raises:
-        TypeError: for a text, a boolean, a collection with names, or a function.
-    """
+    """A gain is a number, an array, a parametrization, or nothing yet."""
     if isinstance(gain, bool | str | dict | set | FunctionType):
         raise TypeError(f"{name} is {gain!r}, which {_NO_GAIN}.")
 
@@ -80,10 +68,6 @@ def check_positive(name: str, gain) -> None:
     """Require a positive scalar, positive diagonal or symmetric positive definite matrix.
 
     Values that are being traced, and objects that are not arrays (parametrizations), pass.
-
-    Raises:
-        TypeError: for what is no gain.
-        ValueError: naming the gain, the offending eigenvalue, and the remedy.
     """
     check_kind(name, gain)
     if not (is_number(gain) or isinstance(gain, complex)) or not are_known(gain):
@@ -106,23 +90,14 @@ def check_positive(name: str, gain) -> None:
 
 
 def check_finite_gain(name: str, gain) -> None:
-    """Require finite numbers; values that are being traced, and parametrizations, pass.
-
-    Raises:
-        TypeError: for what is no gain.
-        ValueError: naming the gain.
-    """
+    """Require finite numbers; values that are being traced, and parametrizations, pass."""
     check_kind(name, gain)
     if is_number(gain) and fails(lambda x: np.isfinite(x).all(), gain):
         raise ValueError(f"{name} is not finite: {np.asarray(gain)}.")
 
 
 def check_size(name: str, gain, count: int, of: str) -> None:
-    """Require a gain that fits `count` constraints.
-
-    Raises:
-        ValueError: naming the gain, its shape and the shapes that fit.
-    """
+    """Require a gain that fits `count` constraints."""
     if not is_number(gain):
         raise ValueError(
             f"{name} is a {type(gain).__name__}, not an array; give a number, or what a "

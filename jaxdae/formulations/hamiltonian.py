@@ -14,7 +14,7 @@ from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, AutomaticSolve
 from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, momentum, State, System
 from jaxdae.systems.dynamics import other_force
-from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
+from jaxdae.systems.kinematics import along_motion
 
 # From rest, Newton's method on the momenta of a convex kinetic energy either converges
 # quadratically or has left the energy's domain.
@@ -82,7 +82,6 @@ class Hamiltonian(AbstractFormulation):
         return capabilities._replace(stabilization=self.stabilization, finds_reaction_forces=False)
 
     def init(self, system, t, state, like=None):
-        del like
         t = jnp.asarray(t, state.q.dtype)
         return CanonicalState(state.q, momentum(system, t, state.q, state.v), state.w)
 
@@ -91,8 +90,7 @@ class Hamiltonian(AbstractFormulation):
 
     def rate_and_multipliers(self, system, t, y, u):
         t, q, p = jnp.asarray(t, y.q.dtype), y.q, y.p
-        slope, v = jax.grad(hamiltonian, argnums=(2, 3))(system, t, q, p)
-        dH_dq = generalized_force(system, t, q, v, slope)
+        dH_dq, v = jax.grad(hamiltonian, argnums=(2, 3))(system, t, q, p)
         dissipative = jax.grad(system.dissipation, argnums=2)(t, q, v)
         free = other_force(system, t, q, v, y.w, u) - dH_dq - dissipative
 
@@ -107,9 +105,8 @@ class Hamiltonian(AbstractFormulation):
         # d(phi_dot)/dp p' = wanted with d(phi_dot)/dp = J M^-1, and p' = free - J^T lam.
         solve = holding_rank(self.solve, system, t, State(q, v, y.w))
         _, lam = solve(_mass(system, t, q, v), free, jac, wanted)
-        q_dot = coordinate_rate(system, t, q, v)
         w_dot = system.actuator_rate(t, q, v, y.w, u)
-        return CanonicalState(q_dot, free - jac.T @ lam, w_dot), lam
+        return CanonicalState(v, free - jac.T @ lam, w_dot), lam
 
 
 @shared

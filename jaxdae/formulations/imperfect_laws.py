@@ -17,11 +17,11 @@ from jaxdae.formulations.gains import as_gain, check_positive
 from jaxdae.formulations.realizing import (
     AbstractLaw,
     AbstractMemoryLaw,
-    AbstractSetValuedLaw,
     check_magnitude,
     check_time,
     Law,
     Magnitude,
+    refuse_undetermined,
     value_of,
 )
 
@@ -100,7 +100,6 @@ class DelayedLaw(AbstractMemoryLaw):
         return ((matrix @ table + column[:, None] * now) / value_of(self.delay)).ravel()
 
     def force(self, z, psi_dot, t, q, v):
-        del t, q, v
         return jnp.sum(z.reshape(self.terms, psi_dot.size), axis=0)
 
     def check(self, count):
@@ -161,11 +160,9 @@ class BacklashLaw(AbstractMemoryLaw):
 
     def initial(self, psi_dot, t, q, v):
         # In the middle of its gap.
-        del t, q, v
         return jnp.zeros_like(psi_dot)
 
     def rate(self, z, psi_dot, t, q, v):
-        del t, q, v
         return (1 - self._engaged(z, psi_dot)) * psi_dot
 
     def force(self, z, psi_dot, t, q, v):
@@ -183,20 +180,3 @@ class BacklashLaw(AbstractMemoryLaw):
         gap = value_of(self.gap)
         edge = gap / 20 if self.edge is None else value_of(self.edge)
         return jnp.clip((z * jnp.sign(psi_dot) - gap / 2) / edge + 1, 0.0, 1.0)
-
-
-def refuse_undetermined(law: Any, what: str) -> None:
-    """Refuse a law that gives no force by itself.
-
-    Args:
-        law: of realizing forces.
-        what: is to be done with its force.
-
-    Raises:
-        TypeError: for a law with memory, or one that the motion decides.
-    """
-    if isinstance(law, AbstractMemoryLaw | AbstractSetValuedLaw):
-        raise TypeError(
-            f"{type(law).__name__} gives no force that could be {what}: it has a memory, or "
-            "leaves the force to the motion. Use TanhLaw, SaturatedLaw or LinearLaw."
-        )

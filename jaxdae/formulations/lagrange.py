@@ -65,11 +65,9 @@ class AbstractLagrangeFormulation(AbstractFormulation):
         return desired_rate(self.capabilities.stabilization, t, y.q, y.v, phi, phi_dot)
 
     def init(self, system, t, state, like=None):
-        del system, t, like
         return state
 
     def recover(self, system, t, y):
-        del system, t
         return y
 
     def rate_and_multipliers(self, system, t, y, u):

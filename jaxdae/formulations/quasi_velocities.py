@@ -26,7 +26,7 @@ from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
-from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
+from jaxdae.systems.kinematics import along_motion
 
 Forms = Callable[..., Float[Array, " d"]]
 
@@ -148,8 +148,7 @@ class QuasiVelocities(AbstractFormulation):
         phi_ddot = solve_positive_definite(inertia[:free, :free], rhs)
         pi_ddot = jnp.concatenate([phi_ddot, psi_ddot])
         rate = system.actuator_rate(t, y.q, v, y.w, u)
-        q_dot = coordinate_rate(system, t, y.q, v)
-        state_rate = QuasiState(q_dot, pi_ddot[: y.pi.size], rate, frame_rate)
+        state_rate = QuasiState(v, pi_ddot[: y.pi.size], rate, frame_rate)
         return state_rate, (power - inertia @ pi_ddot)[free:]
 
     def _drift(self, system, t, y: QuasiState, v, inverse):
@@ -214,7 +213,7 @@ def energy_of_accelerations(system: System, t, q, v, a) -> Float[Array, ""]:
     momenta = jax.grad(system.kinetic_energy, argnums=2)
     _, rate = jax.jvp(momenta, (t, q, v), (*along_motion(system, t, q, v), a / 2))
     slope = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
-    return a @ (rate - generalized_force(system, t, q, v, slope))
+    return a @ (rate - slope)
 
 
 @shared

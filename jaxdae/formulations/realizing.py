@@ -36,7 +36,6 @@ from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, evaluate, State
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts
-from jaxdae.systems.kinematics import coordinate_rate
 
 Magnitude = float | Float[Array, ""] | Float[Array, " c"] | eqx.Module | list
 Law = Callable[..., Float[Array, " c"]]
@@ -124,7 +123,6 @@ class LinearLaw(AbstractLaw):
         check_positive("k", self.k)
 
     def __call__(self, psi_dot, t, q, v):
-        del t, q, v
         return -apply_gain(self.k, psi_dot)
 
     def check(self, count):
@@ -148,7 +146,6 @@ class AbstractSaturation(AbstractLaw):
         """Part of the bound at a part of the width, between -1 and 1."""
 
     def __call__(self, psi_dot, t, q, v):
-        del t, q, v
         return -value_of(self.bound) * self.shape(psi_dot / value_of(self.width))
 
     def check(self, count):
@@ -235,12 +232,12 @@ class SignLaw(AbstractSetValuedLaw):
         check_positive("time_constant", self.time_constant)
 
     def __call__(self, psi_dot, t, q, v):
-        del t, q, v
         return -value_of(self.bound) * jnp.sign(psi_dot)
 
     def select(self, response, drift, psi_dot):
         bound = jnp.broadcast_to(jnp.asarray(value_of(self.bound), psi_dot.dtype), psi_dot.shape)
-        return minimize_in_box(response, drift + psi_dot / value_of(self.time_constant), bound)
+        linear = drift + psi_dot / value_of(self.time_constant)
+        return minimize_in_box(response, linear, -bound, bound)
 
     def check(self, count):
         check_magnitude("bound", self.bound, count)
@@ -314,11 +311,7 @@ class LaggedLaw(AbstractMemoryLaw):
         check_positive("delay", self.delay)
         if not isinstance(self.stages, int) or self.stages < 1:
             raise ValueError(f"stages must be an integer, at least 1; got {self.stages!r}.")
-        if isinstance(self.law, AbstractMemoryLaw | AbstractSetValuedLaw):
-            raise TypeError(
-                f"{type(self.law).__name__} gives no force that could be late: it has a memory, or "
-                "leaves the force to the motion. Use TanhLaw, SaturatedLaw or LinearLaw."
-            )
+        refuse_undetermined(self.law, "late")
 
     def initial(self, psi_dot, t, q, v):
         # As if the motion had been what it is at the start for long.
@@ -329,7 +322,6 @@ class LaggedLaw(AbstractMemoryLaw):
         return (inflow - z) * (self.stages / value_of(self.delay))
 
     def force(self, z, psi_dot, t, q, v):
-        del t, q, v
         return z[z.size - psi_dot.size :]
 
     def check(self, count):
@@ -381,11 +373,9 @@ class LuGreLaw(AbstractMemoryLaw):
                 raise ValueError(f"{name} must not be negative; got {value}.")
 
     def initial(self, psi_dot, t, q, v):
-        del t, q, v
         return jnp.zeros_like(psi_dot)
 
     def rate(self, z, psi_dot, t, q, v):
-        del t, q, v
         relaxation = value_of(self.stiffness) * jnp.abs(psi_dot) / self._sliding_force(psi_dot)
         return psi_dot - relaxation * z
 
@@ -456,18 +446,16 @@ class RealizingForces(AbstractFormulation):
         return RealizedState(state.q, state.v, state.w, jnp.asarray(memory, state.q.dtype))
 
     def recover(self, system, t, y):
-        del system, t
         return State(y.q, y.v, y.w)
 
     def rate_and_multipliers(self, system, t, y, u):
         acceleration, force = self.motion(system, t, y, u)
         actuators = system.actuator_rate(t, y.q, y.v, y.w, u)
-        q_dot = coordinate_rate(system, t, y.q, y.v)
         if not isinstance(self.law, AbstractMemoryLaw):
-            return State(q_dot, acceleration, actuators), -force
+            return State(y.v, acceleration, actuators), -force
         psi_dot = constraint_residuals(system, t, y.q, y.v).phi_dot
         memory = self.law.rate(y.memory, psi_dot, t, y.q, y.v)
-        return RealizedState(q_dot, acceleration, actuators, memory), -force
+        return RealizedState(y.v, acceleration, actuators, memory), -force
 
     def motion(self, system, t, y, u):
         """Acceleration `(n,)` and realizing forces `(m+r,)` at a state."""
@@ -511,12 +499,8 @@ class RealizingForces(AbstractFormulation):
 def responses(d: Any) -> tuple[Array, Array, Array, Array]:
     """What forces do to a free system.
 
-    Args:
-        d: mass matrix, forces and constraints at a state, as `jaxdae.systems.evaluate` gives them.
-
-    Returns:
-        `M^-1 J^T (n, c)`, acceleration `(n,)` without realizing forces; `J M^-1 J^T (c, c)`, and
-        `psi'' (c,)` without them.
+    `M^-1 J^T (n, c)`, acceleration `(n,)` without realizing forces; `J M^-1 J^T (c, c)`, and
+    `psi'' (c,)` without them.
     """
     columns = jnp.concatenate([d.jac.T, d.force[:, None]], axis=1)
     solved = solve_positive_definite(d.mass, columns)
@@ -528,16 +512,7 @@ _ARGUMENTS = ("psi_dot", "t", "q", "v")
 
 
 def check_forces(name: str, law: Callable, args: tuple) -> None:
-    """A law that gives one force for each constraint. Computes nothing.
-
-    Args:
-        name: of the law, for messages.
-        law: `R = law(psi_dot, t, q, v)`.
-        args: of it.
-
-    Raises:
-        ValueError: naming the law and what it returned.
-    """
+    """A law that gives one force for each constraint. Computes nothing."""
     check_parameters(name, law, _ARGUMENTS)
     _check_vector(name, call_with_shapes(name, law, args, _ARGUMENTS), args[0].shape)
 
@@ -566,7 +541,6 @@ def _check_vector(name: str, out, shape: tuple[int, ...], what: str | None = Non
 
 
 def _no_force(psi_dot, t, q, v):
-    del t, q, v
     return jnp.zeros_like(psi_dot)
 
 
@@ -579,15 +553,22 @@ class _Silent(AbstractMemoryLaw):
         return self.law.initial(psi_dot, t, q, v)
 
     def rate(self, z, psi_dot, t, q, v):
-        del psi_dot, t, q, v
         return jnp.zeros_like(z)
 
     def force(self, z, psi_dot, t, q, v):
-        del z, t, q, v
         return jnp.zeros_like(psi_dot)
 
     def check(self, count):
         self.law.check(count)
+
+
+def refuse_undetermined(law: Any, what: str) -> None:
+    """Refuse a law that gives no force by itself."""
+    if isinstance(law, AbstractMemoryLaw | AbstractSetValuedLaw):
+        raise TypeError(
+            f"{type(law).__name__} gives no force that could be {what}: it has a memory, or "
+            "leaves the force to the motion. Use TanhLaw, SaturatedLaw or LinearLaw."
+        )
 
 
 def check_magnitude(name: str, value, count: int) -> None:

@@ -51,7 +51,6 @@ class SparseSolve(AbstractSolve):
         return Examination(declaration=_check, holds=_holds)
 
     def dynamics(self, evaluate, system, t, y, u, lam):
-        del evaluate, lam
         return entries(system, find_sparsity(system, y), t, y.q, y.v, y.w, u)
 
     def accelerate(self, dynamics: "Entries", rhs):
@@ -192,9 +191,6 @@ def find_sparsity(system: System, state: State) -> Sparsity:
 
     An entry counts as zero only where the traced program shows that it does not depend on that
     coordinate or velocity, whatever the parameters and the state are.
-
-    Raises:
-        ValueError: when the declaration does something that cannot be followed entry by entry.
     """
     arrays, rest = eqx.partition(in_dtype(system, state.q.dtype), eqx.is_inexact_array)
     leaves, structure = jax.tree.flatten(arrays)
@@ -231,9 +227,6 @@ def dependence(function, argument: int, *args) -> np.ndarray:
     """Which entries of a function's result depend on which of one of its arguments, an index.
 
     Booleans, shape `(result, argument)`, both flat. False only where the value does not depend.
-
-    Raises:
-        UnsupportedOperationError: naming the operation that cannot be followed.
     """
     from jaxdae.kernels.graph.expressions import CONSTANT, INPUT  # for SparseSolve alone
     from jaxdae.kernels.tracing.trace import scalarize

@@ -162,7 +162,6 @@ class Baumgarte(AbstractStabilization):
         return cls(gains.K_D, gains.K_P, gains.Gamma)
 
     def __call__(self, t, q, v, phi, phi_dot):
-        del t, q, v
         m = phi.shape[0]
         rate = -_applied(self.K_D, phi_dot[:m]) - _applied(self.K_P, phi)
         return jnp.concatenate([rate, -_applied(self.Gamma, phi_dot[m:])])
@@ -224,7 +223,6 @@ class LinearStabilization(AbstractStabilization):
         return cls(K10=-gains.K_P, K11=-gains.K_D, K22=-gains.Gamma)
 
     def __call__(self, t, q, v, phi, phi_dot):
-        del t, q, v
         m = phi.shape[0]
         f_dot, g = phi_dot[:m], phi_dot[m:]
         first = apply_gain(self.K10, phi) + apply_gain(self.K11, f_dot) + _cross(self.K12, g)
@@ -311,11 +309,7 @@ def perturbation_block(
 
 
 def check_stabilization(stabilization: Stabilization | None, m: int, r: int, q) -> None:
-    """Check that a stabilization fits the numbers of constraints.
-
-    Raises:
-        ValueError: naming the gain, the line or the shape that does not fit.
-    """
+    """Check that a stabilization fits the numbers of constraints."""
     if stabilization is None:
         return
     if isinstance(stabilization, AbstractStabilization):

@@ -29,7 +29,7 @@ from jaxdae.systems import (
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
 from jaxdae.systems.independence import involved
-from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
+from jaxdae.systems.kinematics import along_motion
 from jaxdae.systems.singular_positions import nearness
 
 # A choice this many times closer to singular than the constraints costs two digits.
@@ -212,7 +212,7 @@ class VelocityElimination(AbstractFormulation):
         t, split = jnp.asarray(t, y.q.dtype), self.split(system, y)
         v, result = self._velocity(system, t, y)
         rate = _acceleration(system, split, t, y, v, result, u)
-        q_dot = coordinate_rate(system, t, y.q, v) + self._return(system, split, t, y.q)
+        q_dot = v + self._return(system, split, t, y.q)
         w_dot = system.actuator_rate(t, y.q, v, y.w, u)
         order = None if y.order is None else jnp.zeros_like(y.order)
         state_rate = EliminatedState(q_dot, rate, w_dot, jnp.zeros_like(y.orientation), order)
@@ -232,7 +232,6 @@ class VelocityElimination(AbstractFormulation):
 
     def perturbation_matrix(self, system, t, state):
         """`dphi/dt = -decay phi`, shape `(m, m)`; velocities have no violation. `None` without."""
-        del t
         m, _ = constraint_counts(system, state)
         decay = self.decay
         if decay is None or m == 0:
@@ -283,11 +282,7 @@ class VelocityElimination(AbstractFormulation):
     def _indices(self, system, n: int, count: int) -> list[int]:
         values, labels = self.independent or (), system.labels()
         names = ", ".join(labels.coordinate(i) for i in range(n))
-        indices = [labels.coordinate_index(k, n) if isinstance(k, str) else k for k in values]
-        for k in indices:
-            if not -n <= k < n:
-                raise ValueError(f"independent coordinate {k} is out of range: there are {n}.")
-        indices = [k % n for k in indices]
+        indices = labels.coordinate_indices(values, n, "independent")
         if len(set(indices)) != count or len(indices) != count:
             raise ValueError(
                 f"independent must name {count} different coordinates of {names} ({n} coordinates "
@@ -335,7 +330,7 @@ def _acceleration(system, split, t, y, v, result: Elimination, u):
     eye = jnp.eye(y.v.size, dtype=q.dtype)
     mass = jax.vmap(lambda e: tangent(zero(t), zero(q), e))(eye)
     drift = tangent(*along_motion(system, t, q, v), zero(y.v))
-    slope = generalized_force(system, t, q, v, jax.grad(reduced, argnums=1)(t, q, y.v))
+    slope = jax.grad(reduced, argnums=1)(t, q, y.v)
     force = applied_force(system, t, q, v, y.w, u) + slope
     rhs = result.kernel.T @ force - drift
     if system.velocity_constraints(t, q, v).size:

@@ -56,41 +56,24 @@ _PART = 1e-3
 
 
 class Opening(NamedTuple):
-    """What a change of an unknown does at a singular position.
+    """What a change of an unknown does at a singular position."""
 
-    Args:
-        name: of the unknown; the logarithm of one is called `log …`.
-        change: of it.
-        distance: by which it moves the dependent constraints apart there, in their unit.
-    """
-
-    name: str
-    change: float
-    distance: float
+    name: str  # of the unknown; the logarithm of one is called `log …`
+    change: float  # of it
+    distance: float  # by which it moves the dependent constraints apart there, in their unit
 
 
 class SingularPositions(NamedTuple):
-    """Singular positions that the run of an experiment passes.
+    """Singular positions that the run of an experiment passes."""
 
-    Args:
-        experiment: its name or number.
-        times: when [s].
-        least: least singular value met, as a part of its median.
-        refused: why the formulation is not made for them, in words; else `None`.
-        fixed: length of the fixed steps [s]; `None` for adaptive ones.
-        openings: unknowns with which the first of the positions vanishes.
-        constraints: names of those that depend on each other there.
-        guessed: whether only the run with the first guess of the parameters does.
-    """
-
-    experiment: str
-    times: tuple[float, ...]
-    least: float
-    refused: str | None
-    fixed: float | None
-    openings: tuple[Opening, ...]
-    constraints: tuple[str, ...]
-    guessed: bool = False
+    experiment: str  # its name or number
+    times: tuple[float, ...]  # when [s]
+    least: float  # least singular value met, as a part of its median
+    refused: str | None  # why the formulation is not made for them, in words; else `None`
+    fixed: float | None  # length of the fixed steps [s]; `None` for adaptive ones
+    openings: tuple[Opening, ...]  # unknowns with which the first of the positions vanishes
+    constraints: tuple[str, ...]  # names of those that depend on each other there
+    guessed: bool = False  # whether only the run with the first guess of the parameters does
 
     def __repr__(self) -> str:
         return shown(self)

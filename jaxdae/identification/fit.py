@@ -107,51 +107,34 @@ def _entries(path: Any, shape: tuple[int, ...]) -> list[str]:
 
 
 class Runs(NamedTuple):
-    """How runs are made, with a leading axis of runs.
+    """How runs are made, with a leading axis of runs."""
 
-    Args:
-        start: time where it starts [s], from `origin`.
-        end: where it ends [s].
-        samples: where the channels are read; the last is the end.
-        origin: what is added to these times; zero where system or input depends on time.
-        guess: state at the start; of starts that are functions, what they give.
-        moves: from independent coordinates to changes of it.
-        prior: from these coordinates to what the guess's own noise makes of them.
-        given: controller and conditions.
-    """
-
-    start: Any
-    end: Any
-    samples: Any
-    origin: Any
-    guess: Any
-    moves: Any
-    prior: Any
-    given: Any
+    start: Any  # time where it starts [s], from `origin`
+    end: Any  # where it ends [s]
+    samples: Any  # where the channels are read; the last is the end
+    origin: Any  # what is added to these times; zero where system or input depends on time
+    guess: Any  # state at the start; of starts that are functions, what they give
+    moves: Any  # from independent coordinates to changes of it
+    prior: Any  # from these coordinates to what the guess's own noise makes of them
+    given: Any  # controller and conditions
 
 
 class Batch(Module):
-    """Runs of one kind; every array has a leading axis of runs.
+    """Runs of one kind; every array has a leading axis of runs."""
 
-    Args:
-        runs: how they are made.
-        values: samples, shape `(runs, channels, times)`; zero where there is none.
-        weights: one over the noise, zero where there is no sample.
-        channels: which channels these are.
-        function: the start as a function of the declaration, if it is one.
-        project: whether starts are brought onto the constraints.
-        members: experiment and interval of each run.
-        longest: start, end [s] and fixed step (or `None`) of the longest run, for what is decided
-            when a program is made.
-    """
-
-    runs: Runs
+    runs: Runs  # how they are made
+    # Samples, shape `(runs, channels, times)`; zero where there is none.
     values: Float[Array, "runs channels times"]
+    # One over the noise, zero where there is no sample.
     weights: Float[Array, "runs channels times"]
-    channels: tuple[int, ...] = eqx.field(static=True)
+    channels: tuple[int, ...] = eqx.field(static=True)  # which channels these are
+    # The start as a function of the declaration, if it is one.
     function: Callable | None = eqx.field(static=True)
-    project: bool = eqx.field(static=True)
+    project: bool = eqx.field(static=True)  # whether starts are brought onto the constraints
+    # Experiment and interval of each run.
     members: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    # Start, end [s] and fixed step (or `None`) of the longest run, for what is decided when a
+    # program is made.
     longest: tuple[float, float, float | None] = eqx.field(static=True)
 
     def member(self, tree: Any, index: int) -> Any:
@@ -160,32 +143,21 @@ class Batch(Module):
 
 
 class Predictions(NamedTuple):
-    """What the model says of the runs of a batch.
+    """What the model says of the runs of a batch."""
 
-    Args:
-        values: of the channels, shape `(runs, channels, times)`; NaN where a run failed.
-        first: states at the starts.
-        states: at the samples.
-    """
-
-    values: Any
-    first: Any
-    states: Any
+    values: Any  # of the channels, shape `(runs, channels, times)`; NaN where a run failed
+    first: Any  # states at the starts
+    states: Any  # at the samples
 
 
 class MeasurementModel(Module):
-    """From parameters to what the channels show.
+    """From parameters to what the channels show."""
 
-    Args:
-        build: maps resolved parameters to `(system, formulation)` or `(…, controller)`, or to a
-            `DAE` or `(dae, controller)`.
-        channels: functions of a trajectory.
-        settings: how runs are simulated.
-    """
-
+    # Maps resolved parameters to `(system, formulation)` or `(…, controller)`, or to a `DAE` or
+    # `(dae, controller)`.
     build: Callable
-    channels: tuple[Callable, ...]
-    settings: Settings
+    channels: tuple[Callable, ...]  # functions of a trajectory
+    settings: Settings  # how runs are simulated
 
     def parts(self, params, given) -> Declared:
         """What a run is made of."""
@@ -248,39 +220,24 @@ def _read(channel: Callable, trajectory):
 
 
 class Samples(NamedTuple):
-    """All that was measured.
+    """All that was measured."""
 
-    Args:
-        channels: samples of each batch, shape `(runs, channels, times)`.
-        starts: of each batch what guesses say of `prior @ z`: zero, but in simulated data.
-        priors: of the parameters that have one.
-    """
-
-    channels: list[Any]
-    starts: list[Any]
-    priors: Any
+    channels: list[Any]  # samples of each batch, shape `(runs, channels, times)`
+    starts: list[Any]  # of each batch what guesses say of `prior @ z`: zero, but in simulated data
+    priors: Any  # of the parameters that have one
 
 
 class Fit(Module):
-    """What is fitted to what.
+    """What is fitted to what."""
 
-    Args:
-        model: from parameters to what channels show.
-        frozen: what of the parameters is not estimated.
-        like: what is, at first: trained arrays, and independent coordinates of starts by batch.
-        batches: the runs.
-        joints: pairs of runs of which one goes on where the other ends, numbered through all.
-        gaps: independent part of a difference of states at each joint.
-        priors: what is known of parameters beforehand.
-    """
-
-    model: MeasurementModel
-    frozen: PyTree
+    model: MeasurementModel  # from parameters to what channels show
+    frozen: PyTree  # what of the parameters is not estimated
+    # What is, at first: trained arrays, and independent coordinates of starts by batch.
     like: PyTree
-    batches: tuple[Batch, ...]
-    joints: Any
-    gaps: Any
-    priors: Priors
+    batches: tuple[Batch, ...]  # the runs
+    joints: Any  # pairs of runs of which one goes on where the other ends, numbered through all
+    gaps: Any  # independent part of a difference of states at each joint
+    priors: Priors  # what is known of parameters beforehand
 
     def split(self, x: Float[Array, " p"]) -> tuple[PyTree, tuple]:
         """Trained arrays, and coordinates of the starts for each batch."""
@@ -313,11 +270,8 @@ class Fit(Module):
     ) -> Float[Array, " residuals"]:
         """Differences of model and samples in units of the noise, those of starts, of priors, gaps.
 
-        Args:
-            x: unknowns.
-            values: what was measured.
-            noise: standard deviation of channels whose noise is not known, one for the others.
-            weight: of the gaps between intervals, in units of the motion's size.
+        `noise` is one for channels whose noise is known; `weight` is that of the gaps between
+        intervals, in units of the motion's size.
         """
         starts, made, parts = self.split(x)[1], self.predictions(x), []
         for i, (batch, z, found) in enumerate(zip(self.batches, starts, made, strict=True)):

@@ -45,20 +45,13 @@ class Data(NamedTuple):
 
 
 class FitProgress(NamedTuple):
-    """Where every fit of a batch is.
+    """Where every fit of a batch is."""
 
-    Args:
-        y: unknowns, shape `(fits, p)`.
-        state: of the method.
-        steps: taken or refused, shape `(fits,)`.
-        refused: in a row, shape `(fits,)`.
-        done: which fits have ended, those not counted whose steps are spent: they may go on.
-    """
-
-    y: Float[Array, "fits p"]
-    state: Any
-    steps: Int[Array, " fits"]
-    refused: Int[Array, " fits"]
+    y: Float[Array, "fits p"]  # unknowns, shape `(fits, p)`
+    state: Any  # of the method
+    steps: Int[Array, " fits"]  # taken or refused, shape `(fits,)`
+    refused: Int[Array, " fits"]  # in a row, shape `(fits,)`
+    # Which fits have ended, those not counted whose steps are spent: they may go on.
     done: Bool[Array, " fits"]
 
     @property
@@ -69,33 +62,21 @@ class FitProgress(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How the fits of a batch ended.
+    """How the fits of a batch ended."""
 
-    Args:
-        x: unknowns, shape `(fits, p)`.
-        noise: of channels, one for those whose noise is in the weights, shape `(fits, channels)`.
-        cost: sum of squares, shape `(fits,)`.
-        steps: taken or refused, shape `(fits,)`.
-        converged: which fits are at a minimum, and came to the end, shape `(fits,)`.
-        pressed: which unknowns are at a bound that the minimum is beyond, shape `(fits, p)`.
-        spent: which fits took all their steps, shape `(fits,)`.
-        stuck: which fits are where they began, shape `(fits,)`.
-        gaps: between intervals, in units of the motion's size, shape `(fits, gaps)`.
-        freedom: degrees of freedom of estimated noise levels, shape `(fits, channels)`.
-        noise_change: of the noise levels in the last round, relative, shape `(fits,)`.
-    """
-
-    x: np.ndarray
+    x: np.ndarray  # unknowns, shape `(fits, p)`
+    # Of channels, one for those whose noise is in the weights, shape `(fits, channels)`.
     noise: np.ndarray
-    cost: np.ndarray
-    steps: np.ndarray
-    converged: np.ndarray
+    cost: np.ndarray  # sum of squares, shape `(fits,)`
+    steps: np.ndarray  # taken or refused, shape `(fits,)`
+    converged: np.ndarray  # which fits are at a minimum, and came to the end, shape `(fits,)`
+    # Which unknowns are at a bound that the minimum is beyond, shape `(fits, p)`.
     pressed: np.ndarray
-    spent: np.ndarray
-    stuck: np.ndarray
-    gaps: np.ndarray
-    freedom: np.ndarray
-    noise_change: np.ndarray
+    spent: np.ndarray  # which fits took all their steps, shape `(fits,)`
+    stuck: np.ndarray  # which fits are where they began, shape `(fits,)`
+    gaps: np.ndarray  # between intervals, in units of the motion's size, shape `(fits, gaps)`
+    freedom: np.ndarray  # degrees of freedom of estimated noise levels, shape `(fits, channels)`
+    noise_change: np.ndarray  # of the noise levels in the last round, relative, shape `(fits,)`
 
 
 def estimate(

@@ -39,18 +39,13 @@ _MOST_LONGER = 2.0
 
 
 class Freedom(NamedTuple):
-    """How a start may move.
+    """How a start may move."""
 
-    Args:
-        moves: from independent coordinates `z` to changes of the numbers of a state, `(q, v, w)`
-            or `(y, z)`, shape `(numbers, d)`.
-        prior: from `z` to what the guess's own noise makes of it, shape `(d, d)`.
-        names: of the coordinates.
-    """
-
+    # From independent coordinates `z` to changes of the numbers of a state, `(q, v, w)` or
+    # `(y, z)`, shape `(numbers, d)`.
     moves: Any
-    prior: Any
-    names: Sequence[str] = ()
+    prior: Any  # from `z` to what the guess's own noise makes of it, shape `(d, d)`
+    names: Sequence[str] = ()  # of the coordinates
 
     @property
     def priors(self) -> int:
@@ -65,37 +60,21 @@ class Freedom(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One interval of an experiment, and how it starts.
+    """One interval of an experiment, and how it starts."""
 
-    Args:
-        experiment: its number.
-        number: its own, in the experiment.
-        start: when it starts [s].
-        at: numbers of its samples.
-        ts: their times [s].
-        values: by channel, zero where a sample is missing, shape `(channels, times)`.
-        weights: one over the noise, zero where a sample is missing.
-        given: controller and conditions.
-        guess: state at the start.
-        freedom: how that may move.
-        function: the start as a function of the declaration, if it is one.
-        project: whether it is brought onto the constraints.
-        origin: from which times count [s]; zero where system or input depends on time.
-    """
-
-    experiment: int
-    number: int
-    start: float
-    at: np.ndarray
-    ts: np.ndarray
-    values: np.ndarray
-    weights: np.ndarray
-    given: Any
-    guess: State | Variables
-    freedom: Freedom
-    function: Callable | None
-    project: bool
-    origin: float
+    experiment: int  # its number
+    number: int  # its own, in the experiment
+    start: float  # when it starts [s]
+    at: np.ndarray  # numbers of its samples
+    ts: np.ndarray  # their times [s]
+    values: np.ndarray  # by channel, zero where a sample is missing, shape `(channels, times)`
+    weights: np.ndarray  # one over the noise, zero where a sample is missing
+    given: Any  # controller and conditions
+    guess: State | Variables  # state at the start
+    freedom: Freedom  # how that may move
+    function: Callable | None  # the start as a function of the declaration, if it is one
+    project: bool  # whether it is brought onto the constraints
+    origin: float  # from which times count [s]; zero where system or input depends on time
 
     @property
     def end(self) -> float:
@@ -104,21 +83,13 @@ class Piece:
 
 
 class Task(NamedTuple):
-    """A fit and what belongs to it.
+    """A fit and what belongs to it."""
 
-    Args:
-        fit: the residuals.
-        groups: the intervals that its batches are made of.
-        counts: what there is to go by.
-        channels: by name.
-        x: first guess of all unknowns.
-    """
-
-    fit: Fit
-    groups: list[list[Piece]]
-    counts: Counts
-    channels: Mapping[str, Channel]
-    x: Any
+    fit: Fit  # the residuals
+    groups: list[list[Piece]]  # the intervals that its batches are made of
+    counts: Counts  # what there is to go by
+    channels: Mapping[str, Channel]  # by name
+    x: Any  # first guess of all unknowns
 
     @property
     def unknowns(self) -> int:

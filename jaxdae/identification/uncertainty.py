@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxdae.identification.fit import Fit, Samples
-from jaxdae.tuning.linearization import triangle
 
 # Sensitivities are exact to round-off, which fixed steps multiply; below this part of the largest
 # (of columns of length one) a singular value is zero.
@@ -24,19 +23,14 @@ _ROUND_OFFS = 50
 
 
 class Sensitivity(NamedTuple):
-    """Directions of the unknowns, by how far the data see them.
+    """Directions of the unknowns, by how far the data see them."""
 
-    Args:
-        covariance: of the unknowns in the directions that are seen, shape `(p, p)`.
-        unseen: directions that change no residual, orthonormal in scaled unknowns, `(p, k)`.
-        sizes: lengths of the columns of the Jacobian, shape `(p,)`.
-        singular_values: of the Jacobian with columns of length one.
-    """
-
+    # Of the unknowns in the directions that are seen, shape `(p, p)`.
     covariance: Float[np.ndarray, "p p"]
+    # Directions that change no residual, orthonormal in scaled unknowns, `(p, k)`.
     unseen: Float[np.ndarray, "p k"]
-    sizes: Float[np.ndarray, " p"]
-    singular_values: Float[np.ndarray, " p"]
+    sizes: Float[np.ndarray, " p"]  # lengths of the columns of the Jacobian, shape `(p,)`
+    singular_values: Float[np.ndarray, " p"]  # of the Jacobian with columns of length one
 
     @property
     def rank(self) -> int:
@@ -64,8 +58,7 @@ def sensitivity(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Sen
     sizes = np.linalg.norm(jac, axis=0)
     scale = np.where(seen, sizes, 1.0)
     # As many rows as columns at least: then the short form has all directions.
-    factor = triangle(jac / scale, np)
-    rows = np.pad(factor, ((0, max(0, sizes.size - factor.shape[0])), (0, 0)))
+    rows = np.pad(jac / scale, ((0, max(0, sizes.size - len(jac))), (0, 0)))
     _, values, right = np.linalg.svd(rows, full_matrices=False)
     good = values > tolerance * values.max(initial=0.0)
     basis = right[good].T / scale[:, None]
@@ -107,17 +100,11 @@ def propagated(
 
 
 class Counts(NamedTuple):
-    """What a fit has to go by.
+    """What a fit has to go by."""
 
-    Args:
-        samples: of each channel.
-        unknown_noise: which channels have a noise level to be estimated.
-        others: measurements besides samples.
-    """
-
-    samples: np.ndarray
-    unknown_noise: np.ndarray
-    others: int
+    samples: np.ndarray  # of each channel
+    unknown_noise: np.ndarray  # which channels have a noise level to be estimated
+    others: int  # measurements besides samples
 
     @property
     def total(self) -> int:

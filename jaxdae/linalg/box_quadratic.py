@@ -1,4 +1,4 @@
-"""Strictly convex quadratic programs whose unknowns lie between symmetric bounds."""
+"""Strictly convex quadratic programs whose unknowns lie between bounds."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,12 @@ _MAX_SWEEPS = 100
 
 
 def minimize_in_box(
-    matrix: Float[Array, "c c"], linear: Float[Array, " c"], bound: Float[Array, " c"]
+    matrix: Float[Array, "c c"],
+    linear: Float[Array, " c"],
+    lower: Float[Array, " c"],
+    upper: Float[Array, " c"],
 ) -> Float[Array, " c"]:
-    r"""Minimize `x^T A x / 2 + b^T x` subject to `|x_i| <= bound_i`.
+    r"""Minimize `x^T A x / 2 + b^T x` subject to `lower_i <= x_i <= upper_i`.
 
     Equivalently `A x + b` is zero where `x_i` is inside, not positive at the upper bound and not
     negative at the lower one. Projected Gauss-Seidel sweeps, which converge for every positive
@@ -23,7 +26,8 @@ def minimize_in_box(
     Args:
         matrix: `A`, shape `(c, c)`, symmetric positive definite.
         linear: `b`, shape `(c,)`.
-        bound: shape `(c,)`, positive.
+        lower: shape `(c,)`; `-inf` where there is none.
+        upper: shape `(c,)`, larger; `inf` where there is none.
 
     Returns:
         The minimizer, shape `(c,)`: Lipschitz continuous in all arguments, and differentiable
@@ -31,19 +35,20 @@ def minimize_in_box(
     """
     if linear.size == 0:
         return linear
-    values = jax.tree.map(jax.lax.stop_gradient, (matrix, linear, bound))
+    values = jax.tree.map(jax.lax.stop_gradient, (matrix, linear, lower, upper))
     swept, sides, result = _active_bounds(*values)
-    return jnp.where(result, _on_face(matrix, linear, bound, sides), swept)
+    return jnp.where(result, _on_face(matrix, linear, lower, upper, sides), swept)
 
 
-def _active_bounds(matrix, linear, bound):
+def _active_bounds(matrix, linear, lower, upper):
     """The last iterate, its active bounds (-1, 0 or 1), and whether they are the minimizer's."""
 
     def sweep(carry):
         x, _, _, count = carry
-        x = jax.lax.fori_loop(0, x.size, lambda i, x: _relax(matrix, linear, bound, x, i), x)
-        sides = jnp.where(jnp.abs(x) >= bound, jnp.sign(x), 0.0)
-        return x, sides, _is_optimal(matrix, linear, bound, sides), count + 1
+        relax = lambda i, x: _relax(matrix, linear, lower, upper, x, i)  # noqa: E731
+        x = jax.lax.fori_loop(0, x.size, relax, x)
+        sides = jnp.where(x >= upper, 1.0, jnp.where(x <= lower, -1.0, 0.0)).astype(x.dtype)
+        return x, sides, _is_optimal(matrix, linear, lower, upper, sides), count + 1
 
     start = (jnp.zeros_like(linear), jnp.zeros_like(linear), jnp.array(False), 0)
     x, sides, result, _ = jax.lax.while_loop(
@@ -52,24 +57,25 @@ def _active_bounds(matrix, linear, bound):
     return x, sides, result
 
 
-def _relax(matrix, linear, bound, x, i):
+def _relax(matrix, linear, lower, upper, x, i):
     """Minimize over unknown `i` alone."""
     best = x[i] - (matrix[i] @ x + linear[i]) / matrix[i, i]
-    return x.at[i].set(jnp.clip(best, -bound[i], bound[i]))
+    return x.at[i].set(jnp.clip(best, lower[i], upper[i]))
 
 
-def _on_face(matrix, linear, bound, sides):
+def _on_face(matrix, linear, lower, upper, sides):
     """Minimizer with the unknowns of nonzero `sides` held at their bounds."""
-    free, held = sides == 0, bound * sides
+    free = sides == 0
+    held = jnp.where(free, 0.0, jnp.where(sides > 0, upper, lower))
     inner = jnp.where(free[:, None] & free[None, :], matrix, jnp.eye(held.size, dtype=held.dtype))
     return solve_positive_definite(inner, jnp.where(free, -linear - matrix @ held, held))
 
 
-def _is_optimal(matrix, linear, bound, sides):
-    x = _on_face(matrix, linear, bound, sides)
+def _is_optimal(matrix, linear, lower, upper, sides):
+    x = _on_face(matrix, linear, lower, upper, sides)
     slope = matrix @ x + linear
     # Conditions are tested to the round-off of what they are sums of.
     slack = 100 * jnp.finfo(x.dtype).eps
-    inside = jnp.abs(x) <= bound * (1 + slack)
+    inside = (x >= lower - slack * jnp.abs(lower)) & (x <= upper + slack * jnp.abs(upper))
     size = jnp.abs(matrix) @ jnp.abs(x) + jnp.abs(linear)
     return jnp.all(inside & (slope * sides <= slack * size))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,10 @@ from jaxdae.linalg.solve_primitive import solve_primitive
 # Also on devices whose usual products have fewer digits.
 product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
-# In kernels more unknowns than this are eliminated in an order known beforehand.
-MOST_PIVOTED = 16
-FACTORS = "inverse_factors"
+# In kernels more unknowns than this are eliminated in an order known beforehand, unless pivots are
+# asked for; few are written out.
+MOST_PIVOTED, _FEW = 16, 6
+FACTORS, PIVOTED_FACTORS = "inverse_factors", "pivoted_inverse_factors"
 COMPLEX_FACTORS = "complex_inverse_factors"
 
 
@@ -27,20 +28,59 @@ def factored(matrix: Float[Array, "n n"]) -> Callable:
     make the stages and their transposes products. Derivatives are those of the equations: none of
     the factorization are needed.
     """
-    first, then = inverse_factors(matrix)
+    factors = Factors.of(matrix)
 
     def solve(right):
         return jax.lax.custom_linear_solve(
             partial(product, matrix),
             right,
-            lambda _, b: product(then, product(first, b)),
-            lambda _, b: product(first.T, product(then.T, b)),
+            lambda _, b: factors.solved(b),
+            lambda _, b: factors.transposed(b),
         )
 
     return solve
 
 
-def inverse_factors(matrix: Float[Array, "n n"], added: Float[Array, " n"] | None = None) -> list:
+class Factors(NamedTuple):
+    """A matrix `A` by inverse factors, `A^-1 = G F`.
+
+    They are kept transposed: kernels then go along rows that lie in memory.
+
+    Args:
+        first: `F^T`.
+        then: `G^T`.
+    """
+
+    first: Any
+    then: Any
+
+    @classmethod
+    def of(cls, matrix, added=None, *, pivots: bool = False) -> "Factors":
+        """From `A` and what is added to its diagonal, see `inverse_factors`."""
+        first, then = inverse_factors(matrix, added, pivots=pivots)
+        return cls(first.T, then.T)
+
+    @classmethod
+    def of_pair(cls, real, imaginary) -> "Factors":
+        """Of `[[A, -B], [B, A]]`, by those of the complex matrix `A + i B`, of half its size."""
+        first, then = complex_inverse_factors(real, imaginary)
+        return cls(first.T, then.T)
+
+    def solved(self, right):
+        """`A^-1 b`."""
+        return product(product(right, self.first), self.then)
+
+    def transposed(self, right):
+        """`A^-T b`."""
+        return product(self.first, product(self.then, right))
+
+
+def inverse_factors(
+    matrix: Float[Array, "n n"],
+    added: Float[Array, " n"] | None = None,
+    *,
+    pivots: bool = False,
+) -> list:
     """Matrices `F` and `G` with `A^-1 = G F`, without derivatives.
 
     By LU decomposition with partial pivoting; in kernels of more than `MOST_PIVOTED` unknowns
@@ -50,10 +90,16 @@ def inverse_factors(matrix: Float[Array, "n n"], added: Float[Array, " n"] | Non
         matrix: `A`, but for `added`.
         added: to its diagonal, small: where this is zero by structure kernels take no pivot before
             all beside it are eliminated.
+        pivots: whether kernels choose pivots of any number of unknowns, and use no zeros.
     """
-    matrix, eye = jax.lax.stop_gradient(matrix), jnp.eye(len(matrix), dtype=matrix.dtype)
+    n, matrix = len(matrix), jax.lax.stop_gradient(matrix)
+    eye = jnp.eye(n, dtype=matrix.dtype)
     more = jnp.zeros_like(matrix[0]) if added is None else jax.lax.stop_gradient(added)
-    return (_pivoted if len(matrix) <= MOST_PIVOTED else _one_operation)(matrix, more, eye, eye)
+    if n <= _FEW:
+        return _pivoted(matrix, more, eye, eye)
+    if n <= MOST_PIVOTED or pivots:
+        return _pivoted_operation(matrix + jnp.diag(more), eye, eye)
+    return _one_operation(matrix, more, eye, eye)
 
 
 def refined(matrix: Float[Array, "n n"], right: Float[Array, " n"], added: Float[Array, " n"]):
@@ -67,7 +113,7 @@ def refined(matrix: Float[Array, "n n"], right: Float[Array, " n"], added: Float
         right: `b`.
         added: to the diagonal of `A` for the factors, small.
     """
-    first, then = inverse_factors(matrix, added)
+    factors = Factors.of(matrix, added)
 
     def solve(forward: Callable, by: Callable, b):
         x = by(b)
@@ -78,8 +124,8 @@ def refined(matrix: Float[Array, "n n"], right: Float[Array, " n"], added: Float
     return jax.lax.custom_linear_solve(
         partial(product, matrix),
         right,
-        lambda forward, b: solve(forward, lambda b: product(then, product(first, b)), b),
-        lambda forward, b: solve(forward, lambda b: product(first.T, product(then.T, b)), b),
+        lambda forward, b: solve(forward, factors.solved, b),
+        lambda forward, b: solve(forward, factors.transposed, b),
     )
 
 
@@ -98,18 +144,16 @@ def _pivoted(matrix, added, eye, same) -> list:
 
 
 def complex_inverse_factors(real: Float[Array, "n n"], imaginary: Float[Array, "n n"]) -> list:
-    """`F` and `G` of `inverse_factors` for a complex matrix, real and imaginary parts apart.
+    """`F` and `G` of `inverse_factors` for `[[A, -B], [B, A]]`, by those of `A + i B`.
 
     With pivots, in kernels too, which have no complex numbers otherwise.
 
     Args:
-        real: part of the matrix.
-        imaginary: part of the matrix.
-
-    Returns:
-        Real and imaginary part of `F`, and of `G`.
+        real: `A`.
+        imaginary: `B`.
     """
-    return _complex_operation(*jax.lax.stop_gradient((real, imaginary)), *[real] * 4)
+    both = jnp.zeros((2 * len(real),) * 2, real.dtype)
+    return _complex_operation(*jax.lax.stop_gradient((real, imaginary)), both, both)
 
 
 def _complex_pivoted(real, imaginary, *sides) -> list:
@@ -117,11 +161,16 @@ def _complex_pivoted(real, imaginary, *sides) -> list:
     matrix, eye = jax.lax.complex(real, imaginary), jnp.eye(len(real), dtype=real.dtype)
     eye = jax.lax.complex(eye, jnp.zeros_like(eye))
     factors = _pivoted(matrix, jnp.zeros_like(matrix[0]), eye, eye)
-    return [part for x in factors for part in (x.real, x.imag)]
+    return [jnp.block([[x.real, -x.imag], [x.imag, x.real]]) for x in factors]
 
 
-_complex_operation = solve_primitive(COMPLEX_FACTORS, _complex_pivoted, sides=4)
+_complex_operation = solve_primitive(COMPLEX_FACTORS, _complex_pivoted, sides=2)
 _one_operation = solve_primitive(FACTORS, _pivoted, sides=2)
+_pivoted_operation = solve_primitive(
+    PIVOTED_FACTORS,
+    lambda matrix, *sides: _pivoted(matrix, jnp.zeros_like(matrix[0]), *sides),
+    sides=2,
+)
 
 
 class FactoredSolver(lx.AbstractLinearSolver):
@@ -129,16 +178,14 @@ class FactoredSolver(lx.AbstractLinearSolver):
 
     def init(self, operator, options: dict[str, Any]):
         del options
-        return inverse_factors(operator.as_matrix())
+        return Factors.of(operator.as_matrix())
 
     def compute(self, state, vector, options: dict[str, Any]):
         del options
-        first, then = state
-        return product(then, product(first, vector)), lx.RESULTS.successful, {}
+        return state.solved(vector), lx.RESULTS.successful, {}
 
     def transpose(self, state, options: dict[str, Any]):
-        first, then = state
-        return [then.T, first.T], options
+        return Factors(state.then.T, state.first.T), options
 
     def conj(self, state, options: dict[str, Any]):
         return state, options

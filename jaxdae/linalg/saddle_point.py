@@ -41,6 +41,7 @@ class Capabilities(NamedTuple):
         stabilization: what the constraints are stabilized with, or `None`.
         weight: mass of violations, or a function `alpha(t, q, v)`; `None` where they have none.
         plain_state: the formulation's own state is `(q, v, w)` itself.
+        keeps_constraints: the same constraints hold at every state of a run.
     """
 
     independent_constraints: bool = True
@@ -53,6 +54,7 @@ class Capabilities(NamedTuple):
     stabilization: Callable | None = None
     weight: Any = None
     plain_state: bool = False
+    keeps_constraints: bool = True
 
 
 class AbstractSolve(Module):
@@ -342,6 +344,43 @@ class SingularMassSolve(AbstractSaddlePointSolve):
         weight = jnp.where(inertia > 0, inertia, 1.0) / jnp.where(size > 0, size, 1.0)
         regular = mass + weight * jac.T @ jac
         return self.inner(regular, force + weight * jac.T @ rhs, jac, rhs)
+
+
+class ZeroRowsSolve(AbstractSaddlePointSolve):
+    r"""Rows of `J` that are zero are no constraints: their multipliers are zero.
+
+    With `z` one for such rows and zero for others the equations of `inner` are regular,
+
+        [[M, 0, J^T], [0, I, diag(z)], [J, diag(z), 0]] (a, b, lam) = (f, 0, (1 - z) s),
+
+    and `lam = -b = 0` where `z` is one. For constraints that are switched, whose rows are zero as
+    long as they are released (`jaxdae.switching`).
+
+    Args:
+        inner: policy for the rows that are not zero; one that asks for no rank.
+    """
+
+    inner: AbstractSaddlePointSolve = FullRankSolve()
+
+    @property
+    def capabilities(self):
+        return self.inner.capabilities._replace(
+            independent_constraints=False, finds_reaction_forces=False, keeps_constraints=False
+        )
+
+    def __call__(self, mass, force, jac, rhs):
+        n, c = force.shape[0], rhs.shape[0]
+        if c == 0:
+            return self.inner(mass, force, jac, rhs)
+        zero = jnp.sum(jac * jac, axis=1) == 0
+        none, unit = jnp.zeros((n, c), mass.dtype), jnp.eye(c, dtype=mass.dtype)
+        a, lam = self.inner(
+            jnp.block([[mass, none], [none.T, unit]]),
+            jnp.concatenate([force, jnp.zeros(c, force.dtype)]),
+            jnp.concatenate([jac, jnp.where(zero[:, None], unit, 0.0)], axis=1),
+            jnp.where(zero, 0.0, rhs),
+        )
+        return a[:n], jnp.where(zero, 0.0, lam)
 
 
 class SingularityRobust(AbstractSaddlePointSolve):

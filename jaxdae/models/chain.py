@@ -114,18 +114,6 @@ class Chain(AbstractModel):
         q = (jnp.cumsum(self.lengths)[:, None] * direction).reshape(-1)
         return q, jnp.zeros_like(q)
 
-    def hanging_multipliers(self) -> Float[Array, " N"]:
-        """Multipliers of the hanging equilibrium.
-
-        Link i carries the weight below it, `S_i = g sum_(j >= i) m_j`, and its reaction
-        `-J^T lam` pulls mass i with `2 l_i lam_i`, so `lam_i = S_i / (2 l_i)`.
-
-        Returns:
-            Multipliers [N/m], shape (N,).
-        """
-        weight = self.gravity * jnp.cumsum(self.masses[::-1])[::-1]
-        return weight / (2.0 * self.lengths)
-
 
 def _links(q: Float[Array, " n"]) -> Float[Array, "N 2"]:
     """Vectors along the links, each from the previous mass to the next [m]."""

@@ -54,13 +54,7 @@ def studies(model_name: str, formulation: str | None = None) -> tuple[Study, ...
 
 
 def of_constraints(model: Model, formulation: str | None, budget: ConstraintStudy) -> Study:
-    """The study of a model's stabilization: every residual by itself, with a decay rate at first.
-
-    Args:
-        model: the ready system.
-        formulation: by name; `None` for the model's.
-        budget: what it is tuned in.
-    """
+    """The study of a model's stabilization, each residual by itself, from a decay rate."""
     name = formulation or name_of(model.formulation())
     system = model.system()
     start = State(*system.start(), system.actuators())
@@ -94,16 +88,7 @@ def of_constraints(model: Model, formulation: str | None, budget: ConstraintStud
 
 
 def of_servo(model: Model, formulation: str | None, budget: ServoStudy) -> Study:
-    """The study of the gains of a model's servo-constraint, its polynomial kept Hurwitz.
-
-    Args:
-        model: the ready system.
-        formulation: none can be asked for.
-        budget: what it is tuned in.
-
-    Raises:
-        ValueError: for a formulation that is asked for, or a model without a controller.
-    """
+    """The study of the gains of a model's servo-constraint, its polynomial kept Hurwitz."""
     if formulation is not None:
         raise ValueError(
             f"the model {model.name!r} has no constraints for a formulation to enforce; its "

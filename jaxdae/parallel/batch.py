@@ -5,7 +5,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -80,22 +80,10 @@ class InMemoryStore:
                     mine[first:last] = theirs[process, : last - first]
 
 
-class _Sizes(NamedTuple):
-    """How members are grouped on a kind of device, unless it is said.
-
-    Args:
-        block: members of a block: on a CPU as many as its caches hold, on an accelerator as many
-            threads as it runs at once where each serves one member.
-        slots: blocks of a chunk on each device: what a kill costs, against how often the host must
-            wait.
-    """
-
-    block: int
-    slots: int
-
-
-_SIZES = {"cpu": _Sizes(64, 16)}
-_OF_ACCELERATORS = _Sizes(2**16, 1)
+# Members of a block, unless it is said: on a CPU as many as its caches hold, on an accelerator as
+# many threads as it runs at once. Blocks of a chunk on each device: what a kill costs, against how
+# often the host must wait.
+_CPU, _ACCELERATOR = (64, 16), (2**16, 1)
 
 
 def map_batch(
@@ -115,8 +103,7 @@ def map_batch(
     Members are computed in *blocks*, and blocks in *chunks*:
 
     - A block is `jax.vmap` over `block_size` members. Members of a block advance in step: an
-    adaptive
-      member waits for the slowest of its own block, and for no other.
+      adaptive member waits for the slowest of its own block, and for no other.
     - A chunk is as many blocks as `chunk_size` members make, dealt to the devices in turn. Each
       device runs its blocks one after the other, waiting for no other device, and begins with the
       next chunk while the host stores this one. All chunks, a last one that is not full among
@@ -285,10 +272,10 @@ def _layout(members: int, block_size, chunk_size, devices) -> DeviceLayout:
         raise ValueError("devices is empty; give one at least, or None for all of this process.")
     for name, size in (("block_size", block_size), ("chunk_size", chunk_size)):
         _check_size(name, size)
-    usual = _SIZES.get(devices[0].platform, _OF_ACCELERATORS)
-    block = min(block_size or usual.block, members)
+    usual_block, slots = _CPU if devices[0].platform == "cpu" else _ACCELERATOR
+    block = min(block_size or usual_block, members)
     share = -(-members // jax.process_count())
-    wanted = chunk_size or min(usual.slots * block * len(devices), share)
+    wanted = chunk_size or min(slots * block * len(devices), share)
     # The first process decides: all must speak of the same chunks.
     blocks = processes.agree(lambda: -(-min(wanted, members) // block))
     return DeviceLayout(members, block, blocks * block, Mesh(np.array(devices), (AXIS,)))

@@ -252,14 +252,14 @@ class Scene:
     def draw_names(self, i: int) -> None:
         """Names of points beside them at time `i`, away from what joins them."""
         for place, names in named_places(self.shapes, i):
-            x, y = free_side(self.shapes, i, place, names, self.seen)
+            x, y = _free_side(self.shapes, i, place, names, self.seen)
             self.ax.annotate(
                 ", ".join(names),
                 tuple(self.seen(place[None])[0]),
                 xytext=(_BESIDE * x, _BESIDE * y),
                 textcoords="offset points",
-                ha=side(x, "right", "center", "left"),
-                va=side(y, "top", "center", "bottom"),
+                ha=_side(x, "right", "center", "left"),
+                va=_side(y, "top", "center", "bottom"),
                 annotation_clip=False,
                 fontsize=_SMALL,
                 color=GROUND,
@@ -302,12 +302,12 @@ def named_places(shapes: Shapes, i: int) -> list[tuple[np.ndarray, list[str]]]:
     return found
 
 
-def free_side(
+def _free_side(
     shapes: Shapes,
     i: int,
     place: np.ndarray,
     names: Sequence[str],
-    seen: Callable[[np.ndarray], np.ndarray] = lambda places: places,
+    seen: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
     """The middle of the widest angle between what joins points of one place, a unit vector."""
     points = shapes.points
@@ -324,7 +324,7 @@ def free_side(
     return np.array([np.cos(middle), np.sin(middle)])
 
 
-def side(part: float, below: str, middle: str, above: str) -> str:
+def _side(part: float, below: str, middle: str, above: str) -> str:
     """On which side of its point a text stands, by a part of a unit vector."""
     return above if part > _LEANING else below if part < -_LEANING else middle
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from jaxdae.plotting import animation, histories, readout, shapes, style
-from jaxdae.plotting.mechanism import BODY, free_side, GROUND, LINK, named_places, PATHS, side
+from jaxdae.plotting.mechanism import BODY, GROUND, LINK, named_places, PATHS
 from jaxdae.plotting.shapes import Shapes
 from jaxdae.storage.files import output_file, replace_file
 
@@ -146,7 +146,7 @@ def _curve(points: np.ndarray, **look) -> dict[str, Any]:
 
 def _places(curve: dict[str, Any]) -> dict[str, Any]:
     """What of a curve differs from frame to frame."""
-    return {x: curve[x] for x in ("x", "y", "z", "text", "textposition") if x in curve}
+    return {x: curve[x] for x in ("x", "y", "z", "text") if x in curve}
 
 
 def _still(drawn: Shapes, paths: Shapes) -> list[dict[str, Any]]:
@@ -173,13 +173,9 @@ def _mechanism_at(drawn: Shapes, i: int) -> list[dict[str, Any]]:
     shown = [x for x in drawn.places if not x.startswith("_")]
     marks = np.stack([drawn.places[x][i] for x in shown]) if shown else drawn.joints(i)
     # Those of one place are written once, beside the first of them.
-    texts, sides = dict.fromkeys(shown, ""), dict.fromkeys(shown, "top center")
-    for place, names in named_places(drawn, i):
+    texts = dict.fromkeys(shown, "")
+    for _, names in named_places(drawn, i):
         texts[names[0]] = ", ".join(names)
-        if flat:  # in space, plotly clips what is written on other sides
-            x, y = free_side(drawn, i, place, names)
-            up, across = side(y, "bottom", "middle", "top"), side(x, "left", "center", "right")
-            sides[names[0]] = f"{up} {across}"
     line = lambda color, width, **more: {  # noqa: E731
         "mode": "lines",
         "line": {"color": color, "width": width, **more},
@@ -195,7 +191,7 @@ def _mechanism_at(drawn: Shapes, i: int) -> list[dict[str, Any]]:
             marks,
             name="points",
             text=[*texts.values()],
-            textposition=[*sides.values()] if flat else "top center",
+            textposition="top center",
             showlegend=False,
             **point,
         ),

@@ -45,20 +45,10 @@ def times(trajectory: Any) -> np.ndarray:
     if ts.ndim != 1:
         raise ValueError(
             f"one trajectory is drawn at a time, but ts has shape {ts.shape}; "
-            f"pick one of the batch first, trajectory[{', '.join('0' * (ts.ndim - 1))}]"
-            f"{_failed_member(trajectory)}, or draw all of it with plot_batch"
+            f"pick one of the batch first, trajectory[{', '.join('0' * (ts.ndim - 1))}], or draw "
+            "all of it with plot_batch"
         )
     return ts[: finished_rows(trajectory)]
-
-
-def _failed_member(trajectory: Any) -> str:
-    """Which member of a batch failed first, if any did."""
-    lost = np.argwhere(~np.asarray(getattr(trajectory, "success", True)))
-    if lost.shape[-1:] in ((), (0,)) or not len(lost):
-        return ""
-    times = np.asarray(trajectory.final_time)[tuple(lost.T)]
-    place = ", ".join(str(int(i)) for i in lost[np.argmin(times)])
-    return f" (the one that failed first is trajectory[{place}])"
 
 
 def velocities_are_rates(trajectory: Any) -> bool:

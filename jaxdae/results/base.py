@@ -1,11 +1,15 @@
 """What results of systems and of differential-algebraic equations have in common: files, tables."""
 
 import abc
+import dataclasses
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 
+from jaxdae.compiled import jit
 from jaxdae.results import tables
 from jaxdae.storage import runs
 
@@ -97,3 +101,22 @@ class AbstractRun(eqx.Module):
             OSError: if it cannot be written.
         """
         return tables.write_csv(self._tabled(), path)
+
+
+def of_members(function: Callable) -> Callable:
+    """A function of a run as one program; of a batch, whose names change no program, of each."""
+
+    @jit
+    @functools.wraps(function)
+    def each(run, *arguments):
+        if run.final_time.ndim > 0:
+            return eqx.filter_vmap(lambda one: each(one, *arguments))(run)
+        return function(run, *arguments)
+
+    @functools.wraps(function)
+    def call(run, *arguments):
+        if run.varied is not None:
+            run = dataclasses.replace(run, varied=None)
+        return each(run, *arguments)
+
+    return call

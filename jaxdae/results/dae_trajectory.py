@@ -14,10 +14,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PyTree
 
 from jaxdae.checks import are_known
-from jaxdae.compiled import jit
 from jaxdae.events.records import GOES_ON
 from jaxdae.results import stored_equations
-from jaxdae.results.base import AbstractRun
+from jaxdae.results.base import AbstractRun, of_members
 from jaxdae.results.members import checked_index
 from jaxdae.results.naming import AxisLabels
 from jaxdae.results.stored import plain_arrays, results_of
@@ -152,6 +151,14 @@ class DAETrajectory(AbstractRun):
     def backend(self) -> str:
         """`"native"` or `"plain"`: which backend made the run."""
         return self.made_by.name if self.about is None else self.about.backend
+
+    @property
+    def why_solver(self) -> str | None:
+        """Which solver `solve(solver="auto")` took, and why, in words.
+
+        `None` where the user has chosen it, and of a result of a JAX transformation.
+        """
+        return vars(self).get("why") if self.about is None else self.about.why_solver
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -310,19 +317,7 @@ def _one_row(run: DAETrajectory) -> Variables:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[rank:], x.dtype), run.last)
 
 
-def _of_members(function: Callable) -> Callable:
-    """A function of a run; of a batch, of each member."""
-
-    @jit
-    def call(run: DAETrajectory, *arguments):
-        if run.final_time.ndim > 0:
-            return eqx.filter_vmap(lambda one: call(one, *arguments))(run)
-        return function(run, *arguments)
-
-    return call
-
-
-@_of_members
+@of_members
 def _at_rows(run: DAETrajectory, function):
     """`function(equations, index, t, variables)` at every row; NaN where it was not reached."""
     reached, equations = jnp.isfinite(run.ts), _equations(run)
@@ -348,12 +343,12 @@ def _violation(equations, index, t, variables):
     return violation(equations, index, t, variables)
 
 
-@_of_members
+@of_members
 def _final(run: DAETrajectory) -> Variables:
     return invalidated(run.last, ~run.reached)
 
 
-@_of_members
+@of_members
 def _evaluated(run: DAETrajectory, t) -> Variables:
     equations, inner = _equations(run), run.interpolation
 
@@ -373,6 +368,7 @@ def _text(run: DAETrajectory) -> str:
         if run.batch_shape:
             lines["batch"] = " x ".join(map(str, run.batch_shape))
         lines["index"] = str(run.index)
+        lines["solver"] = run.why_solver or ""
         if are_known(run):
             good = np.asarray(run.success)
             lines["result"] = (

@@ -5,38 +5,19 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
 from jaxdae.diagnosis import backward, diagnose, singularities
+from jaxdae.results.base import of_members
 from jaxdae.simulation.invalid import invalidated
 from jaxdae.solvers.projection import nearest
 from jaxdae.systems import constraint_residuals, generalized_energy, State
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import constraint_rank, unsatisfied
 from jaxdae.systems.kinematics import coordinate_rate
-
-
-def _compiled(function: Callable) -> Callable:
-    """A function of a run as one program; of a batch, whose names change no program, of each."""
-
-    @jit
-    @functools.wraps(function)
-    def of_members(trajectory, *arguments):
-        if trajectory.final_time.ndim > 0:
-            return eqx.filter_vmap(lambda run: of_members(run, *arguments))(trajectory)
-        return function(trajectory, *arguments)
-
-    @functools.wraps(function)
-    def call(trajectory, *arguments):
-        if trajectory.varied is not None:
-            trajectory = dataclasses.replace(trajectory, varied=None)
-        return of_members(trajectory, *arguments)
-
-    return call
 
 
 def read_rows(trajectory: Any, function: Callable) -> Any:
@@ -47,7 +28,7 @@ def read_rows(trajectory: Any, function: Callable) -> Any:
     return at_rows(trajectory, function, trajectory.controller is None)
 
 
-@_compiled
+@of_members
 def at_rows(trajectory: Any, function, by_system: bool = False):
     """`function(trajectory, t, y)` at every saved time of every batch member.
 
@@ -93,12 +74,12 @@ def last_state(trajectory: Any) -> State:
     return _plain_last(trajectory.final_time, trajectory.final)
 
 
-@_compiled
+@of_members
 def _recovered_end(trajectory: Any) -> State:
     return invalidated(_recovered_last(trajectory), ~trajectory.success, _given(trajectory))
 
 
-@_compiled
+@of_members
 def _recovered_last(trajectory: Any) -> State:
     recover = trajectory.formulation.recover
     state = recover(trajectory.system, trajectory.final_time, trajectory.final)
@@ -110,12 +91,12 @@ def _of_numbers(function: Callable) -> Callable:
 
     @jit
     @functools.wraps(function)
-    def of_members(final_time, *arrays):
+    def each(final_time, *arrays):
         if final_time.ndim > 0:
-            return jax.vmap(of_members)(final_time, *arrays)
+            return jax.vmap(each)(final_time, *arrays)
         return function(final_time, *arrays)
 
-    return of_members
+    return each
 
 
 @_of_numbers
@@ -156,7 +137,7 @@ def _of_row(run: Any, function, by_system: bool):
     return run.made_by.reader(of_arrays, row, run.arrays, by_system=by_system)
 
 
-@_compiled
+@of_members
 def over_run(trajectory: Any, function):
     """`function(trajectory, ts, ys, work)` of all rows reached by each member, the start first."""
     if not trajectory.plain:
@@ -229,7 +210,7 @@ def _changes_by_events(run, ts):
     return jnp.sum(jnp.where(passed, change, 0.0), axis=1)
 
 
-@_compiled
+@of_members
 def at_time(trajectory: Any, t) -> State:
     """State of dense output at a time, or at times."""
     if t.ndim > 0:

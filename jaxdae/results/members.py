@@ -1,6 +1,5 @@
 """Members of a batch: which one is meant, and what differs between them."""
 
-import operator
 from typing import Any
 
 import equinox as eqx
@@ -85,34 +84,24 @@ def checked_index(index, shape: tuple[int, ...]) -> Any:
     """
     if not shape:
         raise TypeError("this is one run, not a batch: it has no members to choose from.")
-    if not are_known(index):
+    if isinstance(index, slice) or not are_known(index):
         return index
-    if isinstance(index, tuple):
-        if len(index) > len(shape):
-            raise IndexError(f"{len(index)} indices for a batch of {len(shape)} axes, {shape}.")
-        return tuple(_position(i, n) for i, n in zip(index, shape, strict=False))
-    if isinstance(index, slice):
-        return index
-    chosen = np.asarray(index)
-    if chosen.ndim == 0:
-        return _position(index, shape[0])
-    if chosen.dtype == bool and chosen.shape == shape[:1]:
-        return np.flatnonzero(chosen)
-    if chosen.ndim == 1 and chosen.dtype.kind in "iu":
-        return np.array([_position(i, shape[0]) for i in chosen], int)
-    raise TypeError(
-        f"members of a batch of shape {shape} are chosen by integers, a slice, or one boolean for "
-        f"each along the first axis; got {chosen.dtype} of shape {chosen.shape}."
-    )
-
-
-def _position(index, length: int) -> int:
+    several = isinstance(index, tuple)
+    parts = [np.asarray(x) for x in (index if several else (index,))]
+    first = parts[0] if parts else np.zeros(0)
+    by_booleans = first.dtype == bool and first.ndim == 1
+    most = 0 if several else 1
+    if not by_booleans and any(x.dtype.kind not in "iu" or x.ndim > most for x in parts):
+        raise TypeError(
+            f"members of a batch of shape {shape} are chosen by integers, a slice, or one boolean "
+            f"for each along the first axis; got {index!r}."
+        )
     try:
-        place = operator.index(index)
-    except TypeError as error:
-        raise TypeError(f"a member is chosen by an integer; got {index!r}.") from error
-    if isinstance(index, bool | np.bool_):
-        raise TypeError(f"a member is chosen by an integer; got {index!r}.")
-    if not -length <= place < length:
-        raise IndexError(f"member {place} of a batch of {length} (they count from 0).")
-    return place % length
+        np.broadcast_to(0, shape)[tuple(parts)]
+    except IndexError as error:
+        raise IndexError(f"{error}; the batch has shape {shape}, counted from 0.") from error
+    if by_booleans:
+        return np.flatnonzero(first)
+    if not several:
+        return first % shape[0] if first.ndim else int(first) % shape[0]
+    return tuple(int(i) % n for i, n in zip(parts, shape, strict=False))

@@ -4,7 +4,7 @@ import dataclasses
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -46,11 +46,8 @@ def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
     plain, left_out = parameters(run)
     read |= {f"parameters.{name}": x for name, x in plain.items()}
     arrays = {name: np.asarray(x) for name, x in read.items()}
-    about, drawing = _about(run, left_out), drawing_of(run) if drawn else None
-    if drawing is not None:
-        arrays |= {PLACES: drawing.places, RATES: drawing.rates}
-        about = dataclasses.replace(about, drawing=drawing.words)
-    return arrays, about
+    places, words = _drawing(run) if drawn else ({}, None)
+    return arrays | places, dataclasses.replace(_about(run, left_out), drawing=words)
 
 
 def check_known(run: Any) -> None:
@@ -197,39 +194,28 @@ def controller_name(controller: Any) -> str | None:
     return getattr(controller, "__name__", type(controller).__name__)
 
 
-class Drawing(NamedTuple):
-    """Positions of points and corners of outlines at the rows of a run, one behind the other.
+def _drawing(run: Any) -> tuple[dict[str, np.ndarray], dict[str, Any] | None]:
+    """Positions `(*batch, times, k, d)` of points and corners, their rates, and words on them.
 
-    Args:
-        places: shape `(*batch, times, k, d)` [m].
-        rates: their velocities, of the same shape.
-        words: their names, how many corners an outline has, and what is joined, as JSON has it.
+    No words where the system declares none; where they cannot be had, a warning says why.
     """
-
-    places: np.ndarray
-    rates: np.ndarray
-    words: dict[str, Any]
-
-
-def drawing_of(run: Any) -> Drawing | None:
-    """The drawing of a run at its saved rows; `None` where its system declares none."""
     try:
         points, rates = jax.device_get(derived_quantities.at_rows(run, _points_and_rates))
     except Exception as error:  # of a user's method, after a run that may have taken hours
         name = type(run.system).__name__
         _warn(f"{name}.points failed ({type(error).__name__}: {error})")
-        return None
+        return {}, None
     if points is None:
-        return None
+        return {}, None
     if not isinstance(points, Points):
         _warn(f"{type(run.system).__name__}.points returned {type(points).__name__}")
-        return None
+        return {}, None
     values = 2 * sum(np.size(x) for x in jax.tree.leaves(points))
     if values > _MOST_VALUES:
         _warn(f"positions and their rates are {values} numbers, more than {_MOST_VALUES}")
-        return None
+        return {}, None
     rows = run.ts.ndim
-    return Drawing(_joined(points, rows), _joined(rates, rows), _words(points))
+    return {PLACES: _joined(points, rows), RATES: _joined(rates, rows)}, _words(points)
 
 
 def _warn(reason: str) -> None:

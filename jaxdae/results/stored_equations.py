@@ -62,6 +62,7 @@ def values(run: Any) -> tuple[dict[str, np.ndarray], About]:
         model=type(run.dae).__name__,
         controller=controller_name(run.controller),
         backend=run.backend,
+        why_solver=run.why_solver,
         why_not_native=run.why_not_native,
         labels={"y": tuple(first), second: tuple(others), "violation": tuple(run.violation_names)},
         stats={name: x for name, x in run.stats.items() if not eqx.is_array(x)},

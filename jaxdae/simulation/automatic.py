@@ -43,6 +43,8 @@ _LONGER, _PATIENCE = 4.0, 3
 # Evaluations of the equations in a step of the explicit method, and of the other, beside those of
 # its Jacobian, one for each state; and what projection on the constraints adds.
 _EXPLICIT_COST, _IMPLICIT_COST, _PROJECTION_COST = 12.0, 9.0, 6.0
+# Why a trial spoke against a method for stiff equations, in words that `spoke_against` finds.
+_DEAR, _FAILED = ", but a method for stiff equations would not cost less", "did not reach t ="
 # A fixed step multiplies no mode that decays by more than this.
 _GROWING = 1e-3
 # Rows of a trial at which the vector field is linearized.
@@ -105,6 +107,11 @@ def choose(
     solver, cost = _implicit(problem)
     found, words = _tried(*complete(solver), cost, first=duration * _FEW / limited)
     return Choice(solver if found else EXPLICIT, f"{asks}{words}")
+
+
+def spoke_against(why: str | None) -> bool:
+    """Whether a trial spoke against methods for stiff equations, by what a choice says of it."""
+    return why is not None and (_DEAR in why or _FAILED in why)
 
 
 def _duration(problem: Problem) -> float:
@@ -190,7 +197,7 @@ def _tried(problem: Problem, method: Method, cost: float, *, first: float) -> tu
         end = problem.times.end if last else problem.times.start + sign * part
         found = _on_trial(problem, method, end)
         if found is None:
-            return False, f", but {_name(method.solver)} did not reach t = {end:.4g} s on trial"
+            return False, f", but {_name(method.solver)} {_FAILED} {end:.4g} s on trial"
         steps, limited = found
         saved = steps * cost <= _PART * limited * _EXPLICIT_COST
         tries += 1
@@ -198,7 +205,7 @@ def _tried(problem: Problem, method: Method, cost: float, *, first: float) -> tu
             break
         part = min(_LONGER * part, duration)
     if not saved:
-        return False, ", but a method for stiff equations would not cost less"
+        return False, _DEAR
     return True, (
         f"; {_name(method.solver)} made the run on trial in {steps}, where stability along it asks "
         f"{_name(EXPLICIT)} for {limited:.3g}"

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.derivatives.functions import with_nan_safe_derivative
+from jaxdae.events.crossings import FirstCrossing
 from jaxdae.events.declaration import Event
 from jaxdae.linalg.lu import MOST_PIVOTED
 from jaxdae.linalg.saddle_point import Capabilities
 from jaxdae.reprs import Module
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.dae_term import DAETerm
-from jaxdae.solvers.event import AbstractEvent
 from jaxdae.systems.dae import DAE, is_implicit, Variables
 from jaxdae.systems.dae_equations import DAEEquations
 from jaxdae.systems.dae_start import nearest, rates
@@ -37,7 +37,6 @@ class AsIs(Module):
     @staticmethod
     def recover(dae, t, variables) -> Variables:
         """The variables, of what is integrated."""
-        del dae, t
         return Variables(*variables)
 
 
@@ -52,7 +51,7 @@ class DAEProblem(NamedTuple):
         controller: `u = controller(t, y, z)`, or `None`.
         state: start.
         times: from when to when.
-        event: what ends it before, or `None`; of the engine alone.
+        event: what ends it before, of the parts of a run with events; `None` for all others.
         events: that the user has declared.
     """
 
@@ -60,7 +59,7 @@ class DAEProblem(NamedTuple):
     controller: Callable | None
     state: Variables
     times: Times
-    event: AbstractEvent | None = None
+    event: FirstCrossing | None = None
     events: tuple[Event, ...] = ()
 
     @property
@@ -86,18 +85,15 @@ class DAEProblem(NamedTuple):
 
     def state_of(self, t, y) -> Variables:
         """The variables as events have them, of what is integrated."""
-        del t
         return Variables(*y[0])
 
     def own_state(self, t, state: Variables, like) -> Variables:
         """What is integrated, of variables."""
-        del t, like
         return state
 
     @staticmethod
     def on_constraints(t, y, solver) -> Any:
         """What is integrated, which has the rates of consistent variables."""
-        del t, solver
         return y
 
     def behind(self, t, state: Variables) -> Variables:
@@ -107,7 +103,6 @@ class DAEProblem(NamedTuple):
 
     def off_constraints(self, t, before: Variables, given: Variables) -> tuple[Any, Any, Any]:
         """What variables `y` of a reset are moved by, before none, and what that is relative to."""
-        del before
         found, y = (ravel_pytree(x.y)[0] for x in (self.behind(t, given), given))
         return jnp.zeros((), y.dtype), jnp.max(jnp.abs(found - y)), 1 + jnp.max(jnp.abs(y))
 
@@ -118,7 +113,6 @@ class DAEProblem(NamedTuple):
 
     def needs(self, solver) -> Needs:
         """Why no kernel suits it, where that is so."""
-        del solver
         unknowns = sum(x.size for x in jax.tree.leaves(self.state))
         unknowns = unknowns // 2 if is_implicit(self.dae) else unknowns
         too_many = (
@@ -135,17 +129,14 @@ class DAEProblem(NamedTuple):
     @staticmethod
     def rate(t, y, parts) -> Any:
         """Of nothing: solvers are given the equations themselves."""
-        del t, parts
         return y
 
     @staticmethod
     def term_of(solver) -> diffrax.AbstractTerm:
         """What a solver steps."""
-        del solver
         return DAETerm()
 
     @staticmethod
     def kernel_term_of(solver) -> diffrax.AbstractTerm:
         """The same in a kernel."""
-        del solver
         return DAETerm(in_kernel=True)

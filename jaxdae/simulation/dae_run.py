@@ -7,8 +7,8 @@ from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.simulation import backends, segments
 from jaxdae.simulation.dae_problem import DAEProblem
 from jaxdae.simulation.problem import Integration, Method, Solution
-from jaxdae.simulation.run import backend_of, marked, PLAIN, solution
-from jaxdae.simulation.saving import is_end
+from jaxdae.simulation.run import all_finite, backend_of, marked, PLAIN, solution
+from jaxdae.simulation.saving import column, is_end
 from jaxdae.solvers.rodas5p import Rodas5P
 from jaxdae.systems.dae import Variables
 from jaxdae.systems.dae_start import nearest
@@ -30,12 +30,14 @@ def run_dae(problem: DAEProblem, method: Method) -> Solution:
     start = problem.state
     if isinstance(method.solver, Rodas5P):
         # Its stages begin at z, which follows from y with its derivatives.
-        start = _nearest(problem, problem.times.start, start, _all_finite(start))
+        start = _nearest(problem, problem.times.start, start, all_finite(start))
     begin = start, None
 
     def part(problem: DAEProblem, method: Method, y) -> Integration:
-        """A part of a run between two events."""
-        return _with_consistent_end(backend.solve(problem, method, y), problem)
+        """A part of a run between two events, with `z` at its end anew from `y`."""
+        made = backend.solve(problem, method, y)
+        end = _nearest(problem, made.end_time, made.end, all_finite(made.end))
+        return made._replace(end=end)
 
     try:
         if problem.events:
@@ -50,28 +52,16 @@ def run_dae(problem: DAEProblem, method: Method) -> Solution:
     return found._replace(events=events)
 
 
-def _with_consistent_end(integration: Integration, problem: DAEProblem) -> Integration:
-    """`z` at the end anew from `y`."""
-    end = integration.end
-    end = _nearest(problem, integration.end_time, end, _all_finite(end))
-    return integration._replace(end=end)
-
-
-def _all_finite(variables: Variables):
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(variables)]))
-
-
 def _consistent(integration: Integration, method: Method, problem: DAEProblem) -> Integration:
     """Rows satisfy the equations: those between steps, and `z`, anew from `y`."""
     saveat = method.saveat
     if integration.ts is None or (saveat is not None and saveat.dense):
         return integration
     rows, work = integration.rows
-    if is_end(saveat):  # that is known
-        reached = jnp.isfinite(marked(integration.ts, integration.rows))
-        pick = lambda x, end: jnp.where(reached.reshape(-1, *[1] * end.ndim), end, x)  # noqa: E731
-        return integration._replace(rows=(jax.tree.map(pick, rows, integration.end), work))
     reached = jnp.isfinite(marked(integration.ts, integration.rows))
+    if is_end(saveat):  # that is known
+        pick = lambda x, end: jnp.where(column(reached, x), end, x)  # noqa: E731
+        return integration._replace(rows=(jax.tree.map(pick, rows, integration.end), work))
     one = lambda t, row, good: _nearest(problem, t, row, good)  # noqa: E731
     return integration._replace(rows=(jax.vmap(one)(integration.ts, rows, reached), work))
 

@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from jaxdae.kernels.integration.arguments import StepCounts, StepSummary
 from jaxdae.kernels.launch import obstacles
 from jaxdae.memory import Memory
-from jaxdae.simulation.backends import AbstractBackend, UnsuitedError
+from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
 from jaxdae.simulation.plain import PlainBackend
-from jaxdae.simulation.problem import Integration, Method, Problem, Times
-from jaxdae.simulation.saving import is_plain
+from jaxdae.simulation.problem import Integration, Method, Times
+from jaxdae.simulation.saving import is_plain, row_times
 from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.counted import IterationTotals
-from jaxdae.solvers.grid import Grid, known_ends
+from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.kernel_steps import step_method
 from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import is_symmetric, stepping
@@ -46,7 +46,6 @@ class NativeBackend(AbstractBackend):
     def solve(self, problem: Any, method: Method, y0) -> Integration:
         from jaxdae.kernels.integration.run import integrate
 
-        problem, method = _counted(problem, method)
         times = problem.times
         saveat = diffrax.SaveAt(ts=times.saved) if method.saveat is None else method.saveat
         sub: Any = saveat.subs
@@ -83,23 +82,6 @@ class NativeBackend(AbstractBackend):
         if kernel is None:
             return PlainBackend().reader(function, row, parts, by_system=by_system)
         return lambda t, y: kernel(t, y, tuple(read))
-
-
-def _counted(problem: Problem, method: Method) -> tuple[Problem, Method]:
-    """A run that an event may end, in steps that are counted as it goes on.
-
-    Raises:
-        UnsuitedError: for some of the fixed steps and the end, which may be one of them or not.
-    """
-    times, sub = problem.times, method.saveat.subs if method.saveat is not None else None
-    if problem.event is None or times.grid is None:
-        return problem, method
-    if sub is not None and sub.steps > 1 and sub.t1:
-        raise UnsuitedError("SaveAt asks for some of the steps and the end, or an event")
-    control = Grid(jnp.asarray(times.grid))
-    return problem._replace(times=times._replace(grid=None)), method._replace(
-        stepsize_controller=control
-    )
 
 
 # What it can integrate.
@@ -185,18 +167,7 @@ def _increasing(times: Times, plan: KernelPlan, sub, sign, controller) -> list:
 
 
 class _Steps(NamedTuple):
-    """Steps that were made.
-
-    Args:
-        ts: times of the rows.
-        end_time: time that was reached.
-        made: their number.
-        accepted: number of those that were kept.
-        result: diffrax's result code.
-        reached: number of rows.
-        on_rows: whether the end of the run is the last row already.
-        counts: what their iterations took, as floating-point numbers; `None` without any.
-    """
+    """Steps that were made, times and number of the rows; `on_rows` where the end is the last."""
 
     ts: Any
     end_time: Any
@@ -224,22 +195,11 @@ def _adaptive(sign, more, counts) -> _Steps:
 
 
 def _fixed(times: Times, sub) -> _Steps:
-    ts = _grid_times(times, sub)
+    ts = row_times(sub, times)
     steps = len(times.grid) - 1
     end = jnp.asarray(times.grid[-1], times.start.dtype)
     on_rows = bool(sub.steps) and steps % sub.steps == 0
     return _Steps(ts, end, steps, steps, diffrax.RESULTS.successful, len(ts), on_rows)
-
-
-def _grid_times(times: Times, sub):
-    """Times of the rows of a run with fixed steps."""
-    dtype = times.start.dtype
-    parts = [jnp.asarray(times.start)[None]] if sub.t0 else []
-    if sub.steps:
-        parts.append(jnp.asarray(times.grid)[sub.steps :: sub.steps])
-    if sub.ts is not None:
-        parts.append(jnp.asarray(sub.ts))
-    return jnp.concatenate([x.astype(dtype) for x in parts]) if parts else jnp.zeros(0, dtype)
 
 
 def _stats(steps: _Steps, method: Method) -> dict[str, Any]:

@@ -77,7 +77,6 @@ class PlainBackend(AbstractBackend):
         )  # fmt: skip
 
     def reader(self, function: Callable, row, parts, *, by_system: bool) -> Callable:
-        del by_system
         # A start that is not finite is the final state as well.
         result = jax.eval_shape(function, *row, parts)
         return lambda t, y: with_nan_safe_derivative(function, result, t, y, parts)

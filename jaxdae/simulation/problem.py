@@ -7,13 +7,13 @@ import diffrax
 import jax.numpy as jnp
 
 from jaxdae.control.base import control_input
+from jaxdae.events.crossings import FirstCrossing
 from jaxdae.events.declaration import Event
 from jaxdae.events.records import Events
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.split import explicit_field, implicit_field
 from jaxdae.solvers.constrained_term import term
-from jaxdae.solvers.event import AbstractEvent
 from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import constraint_residuals, State, System
 
@@ -59,7 +59,7 @@ class Problem(NamedTuple):
         controller: `u = controller(t, q, v, w)`, or `None`.
         state: start.
         times: from when to when.
-        event: what ends it before, or `None`; of the engine alone.
+        event: what ends it before, of the parts of a run with events; `None` for all others.
         events: that the user has declared.
     """
 
@@ -68,7 +68,7 @@ class Problem(NamedTuple):
     controller: Callable | None
     state: State
     times: Times
-    event: AbstractEvent | None = None
+    event: FirstCrossing | None = None
     events: tuple[Event, ...] = ()
 
     @property
@@ -78,7 +78,6 @@ class Problem(NamedTuple):
 
     def needs(self, solver) -> AbstractFormulation:
         """What backends ask of a formulation."""
-        del solver
         return self.formulation
 
     @staticmethod
@@ -115,7 +114,6 @@ class Problem(NamedTuple):
 
     def behind(self, t, state: State) -> State:
         """A state that a reset has returned, as the run goes on from it."""
-        del t
         return state
 
     def off_constraints(self, t, before: State, given: State) -> tuple[Any, Any, Any] | None:

@@ -56,7 +56,6 @@ def reverse_only(values: Any, solver: Any, why_plain: str | None) -> Any:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _once(words: _Words, x):
-    del words
     return x
 
 
@@ -74,7 +73,6 @@ def _once_jvp(words: _Words, primals, tangents):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _twice(words: _Words, x):
-    del words
     return x
 
 
@@ -108,8 +106,8 @@ def _jvp(primals, tangents, *, words: str):
 
 
 _transposed_only.def_impl(_refused)
-_transposed_only.def_abstract_eval(lambda x, along, words: along)  # noqa: ARG005
-mlir.register_lowering(_transposed_only, lambda ctx, *given, words: _refused(words=words))  # noqa: ARG005
+_transposed_only.def_abstract_eval(lambda x, along, words: along)
+mlir.register_lowering(_transposed_only, lambda ctx, *given, words: _refused(words=words))
 batching.primitive_batchers[_transposed_only] = _batched
 ad.primitive_jvps[_transposed_only] = _jvp
-ad.primitive_transposes[_transposed_only] = lambda bar, x, along, words: [None, bar]  # noqa: ARG005
+ad.primitive_transposes[_transposed_only] = lambda bar, x, along, words: [None, bar]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -11,12 +12,11 @@ from jaxdae.formulations.base import holding_rank, solves
 from jaxdae.simulation import backends, segments
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Solution
-from jaxdae.simulation.saving import is_plain, is_sub
+from jaxdae.simulation.saving import column, is_plain, is_sub
 from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import Power, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.independence import are_dependent
-from jaxdae.systems.precision import in_dtype
 
 PLAIN = PlainBackend()
 
@@ -47,8 +47,7 @@ def run(problem: Problem, method: Method) -> Solution:
     """
     system, formulation, _, state, times, _, _ = problem
     formulation = holding_rank(formulation, system, times.start, state)
-    event = in_dtype(problem.event, state.q.dtype)
-    begun = problem._replace(formulation=formulation, event=event)
+    begun = problem._replace(formulation=formulation)
     zero = jnp.zeros((), state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
     y0 = (formulation.init(system, times.start, state), work)
@@ -103,20 +102,22 @@ def depends_on_rank(formulation, system: System, state: State) -> bool:
 def _on_constraints(integration: Integration, method: Method, problem: Problem, y0) -> Integration:
     """Saved states between the steps of a projected solver go to the constraints as well."""
     saveat, projection = method.saveat, between_steps(method.solver)
-    if projection is not None and problem.event is not None:
-        # Where an event ends a run it is between the steps as well.
-        end = integration.end_time, (integration.end, None)
-        integration = integration._replace(end=projection.project(*end, problem.parts)[0])
     between = saveat is None or (is_sub(saveat.subs) and saveat.subs.ts is not None)
     if method.only_end or projection is None or not (between and is_plain(saveat)):
         return integration
     # Rows that were not reached stay as they are, and their derivatives zero.
     reached = jnp.isfinite(marked(integration.ts, integration.rows))
     pick = lambda row, safe: jax.tree.map(  # noqa: E731
-        lambda a, b: jnp.where(_column(reached, a), a, b), row, safe
+        lambda a, b: jnp.where(column(reached, a), a, b), row, safe
     )
     safe = pick((integration.ts, integration.rows), (problem.times.start, y0))
-    moved = jax.vmap(lambda t, y: projection.project(t, y, problem.parts))(*safe)
+    parts, rest = eqx.partition(problem.parts, eqx.is_array)
+
+    def project(t, y, parts):
+        return projection.project(t, y, eqx.combine(parts, rest))
+
+    row = jax.tree.map(lambda x: x[0], safe)
+    moved = jax.vmap(integration.backend.reader(project, row, parts, by_system=True))(*safe)
     return integration._replace(rows=pick(moved, integration.rows))
 
 
@@ -132,9 +133,7 @@ def solution(integration: Integration, method: Method, problem: Any, y0) -> Solu
         work = jax.tree.map(lambda x: x[-1:], saved[1])
         ts, saved = end_time[None], (one_row(end), work)
     # A fixed-step run goes on through NaN; diffrax calls that success.
-    broken = ~_all_finite(end) & diffrax.is_okay(integration.result)
-    if problem.event is not None:  # one that is no number is not met, wherever it is
-        broken |= jnp.isnan(problem.event.value(end_time, (end, None), problem.parts))
+    broken = ~all_finite(end) & diffrax.is_okay(integration.result)
     nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
     result = diffrax.RESULTS.where(broken, nonfinite, integration.result)
     plain = is_plain(method.saveat) and ts is not None
@@ -160,17 +159,17 @@ def solution(integration: Integration, method: Method, problem: Any, y0) -> Solu
 @jax.custom_jvp
 def _reached(rows, reached):
     """Rows as they are; those that were not reached depend on nothing."""
-    del reached
     return rows
 
 
 @_reached.defjvp
 def _reached_jvp(primals, tangents):
     (rows, reached), (moves, _) = primals, tangents
-    return rows, jax.tree.map(lambda x: jnp.where(_column(reached, x), x, jnp.zeros_like(x)), moves)
+    return rows, jax.tree.map(lambda x: jnp.where(column(reached, x), x, jnp.zeros_like(x)), moves)
 
 
-def _all_finite(tree):
+def all_finite(tree):
+    """Whether all numbers of a pytree are finite."""
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
@@ -179,7 +178,3 @@ def marked(ts, saved):
     rows = [jnp.isfinite(x).reshape(ts.size, -1).all(axis=1) for x in jax.tree.leaves(saved[0])]
     good = jnp.stack(rows).all(axis=0)
     return jnp.where(good, ts, jnp.inf)
-
-
-def _column(mask, x):
-    return mask.reshape(-1, *[1] * (x.ndim - 1))

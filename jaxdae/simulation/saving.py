@@ -5,8 +5,9 @@ from typing import Any
 import diffrax
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
-from jaxdae.simulation.problem import Method
+from jaxdae.simulation.problem import Method, Times
 from jaxdae.solvers.projected import between_steps
 from jaxdae.systems.precision import in_dtype
 
@@ -39,6 +40,22 @@ def asked_times(saveat: diffrax.SaveAt | None):
     return None if sub.t0 or sub.t1 or sub.steps else sub.ts
 
 
+def row_times(sub: diffrax.SubSaveAt, times: Times):
+    """Times of the rows that it asks for, but for one at the end: start, fixed steps, times."""
+    dtype = jnp.asarray(times.start).dtype
+    parts: list[Any] = [jnp.zeros(0), *([jnp.asarray(times.start)[None]] if sub.t0 else [])]
+    if sub.steps:
+        parts.append(jnp.asarray(times.grid)[sub.steps :: sub.steps])
+    if sub.ts is not None:
+        parts.append(sub.ts)
+    return jnp.concatenate([jnp.asarray(x, dtype) for x in parts])
+
+
+def column(mask, rows):
+    """A mask of rows, for what is saved in them."""
+    return mask.reshape(-1, *[1] * (rows.ndim - 1))
+
+
 def with_end(method: Method, saved) -> diffrax.SaveAt:
     """What the user saves, and the last state reached besides.
 
@@ -47,7 +64,7 @@ def with_end(method: Method, saved) -> diffrax.SaveAt:
         saved: times of the rows where the run asks for none.
     """
     saveat, projection = method.saveat, between_steps(method.solver)
-    end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: in_dtype(y[0], t.dtype))  # noqa: ARG005
+    end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: in_dtype(y[0], t.dtype))
     if saveat is None:
         return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=saved, fn=_of_one_precision), end))
     project = None if projection is None else projection.project
@@ -59,7 +76,6 @@ def with_end(method: Method, saved) -> diffrax.SaveAt:
 
 def _of_one_precision(t, y, args):
     """What was integrated, in its precision: that of dense output may be a higher one."""
-    del args
     return in_dtype(y, t.dtype)
 
 

@@ -30,6 +30,7 @@ from jaxdae.events.records import (
 )
 from jaxdae.simulation.flow import event_rates, moved, slope
 from jaxdae.simulation.problem import Integration, Method, Problem
+from jaxdae.simulation.saving import column, row_times
 from jaxdae.solvers.counted import IterationTotals
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.monitored import Misfit
@@ -285,9 +286,9 @@ class _Run:
 
         def merged(kept, new, end, rate):
             away = (ts - until).reshape(-1, *(1,) * end.ndim)
-            extended = end[None] + jnp.where(_column(beyond, kept), away, 0.0) * rate[None]
-            new = jnp.where(_column(inside, new), new, extended)
-            return jnp.where(_column(inside | beyond, new), new, kept)
+            extended = end[None] + jnp.where(column(beyond, kept), away, 0.0) * rate[None]
+            new = jnp.where(column(inside, new), new, extended)
+            return jnp.where(column(inside | beyond, new), new, kept)
 
         rate = slope(self.motion, until, end)
         rows = jax.tree.map(merged, part.rows, integration.rows, end, rate)
@@ -353,6 +354,7 @@ class _Run:
         eps = float(jnp.finfo(now.value.dtype).eps)
         rest = now.rate[which] <= _NO_RATE * eps * jnp.abs(at.rate[which])
         rests = changed & self.one_sided[which] & rest & (now.curvature[which] <= 0)
+        rests &= now.value[which] == at.value[which]  # else it is another function from here on
         code = jnp.where(rests, LASTING, GOES_ON)
         amount = now.curvature[which]
         tolerance = self.method.reset_tolerance
@@ -442,10 +444,10 @@ class _Run:
         reached, asked = jnp.isfinite(ts), jnp.asarray(self.asked, ts.dtype)
         late = jnp.where(reached, asked - self.row_times, 0.0)
         safe = jnp.where(reached, self.row_times, self.problem.times.start)
-        first = jax.tree.map(lambda x: jnp.where(_column(reached, x), x, 0.0), rows)
+        first = jax.tree.map(lambda x: jnp.where(column(reached, x), x, 0.0), rows)
         move = jax.vmap(lambda t, y, late: moved(self.motion, t, y, late))
         later = move(safe, first, late)
-        keep = lambda a, b: jnp.where(_column(reached, a), a, b)  # noqa: E731
+        keep = lambda a, b: jnp.where(column(reached, a), a, b)  # noqa: E731
         return jax.tree.map(keep, later, rows), jnp.where(reached, asked, ts)
 
     def events_of(self, part: _Part) -> Events:
@@ -460,16 +462,8 @@ def asked_rows(problem: Problem, method: Method) -> tuple[Any, bool, bool]:
     if saveat is None:
         return times.saved, False, False
     sub: Any = saveat.subs
-    parts = [] if not sub.t0 else [jnp.asarray(times.start)[None]]
-    at_end = False
-    if sub.steps:
-        parts.append(jnp.asarray(times.grid)[sub.steps :: sub.steps])
-        at_end = (len(times.grid) - 1) % sub.steps == 0
-    if sub.ts is not None:
-        parts.append(sub.ts)
-    dtype = jnp.asarray(times.end).dtype
-    found = [jnp.zeros(0, dtype), *(jnp.asarray(x, dtype) for x in parts)]
-    return jnp.concatenate(found), bool(sub.t1), at_end
+    at_end = bool(sub.steps) and (len(times.grid) - 1) % sub.steps == 0
+    return row_times(sub, times), bool(sub.t1), at_end
 
 
 def _where(tree, on):
@@ -497,7 +491,3 @@ def _with_misfit(events: Events, found: Misfit) -> Events:
     fields = lambda x: (x.misfit, x.misfit_index, x.misfit_time)  # noqa: E731
     pick = lambda new, old: jnp.where(worse, jax.lax.stop_gradient(new), old).astype(old.dtype)  # noqa: E731
     return eqx.tree_at(fields, events, jax.tree.map(pick, tuple(found), fields(events)))
-
-
-def _column(mask, x):
-    return mask.reshape(-1, *[1] * (x.ndim - 1))

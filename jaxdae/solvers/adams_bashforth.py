@@ -90,7 +90,6 @@ class AdamsBashforth(AbstractTracedSolver):
 
     def order(self, terms):
         """Order of convergence: the number of steps."""
-        del terms
         return self.steps
 
     def func(self, terms, t0, y0, args):
@@ -99,7 +98,6 @@ class AdamsBashforth(AbstractTracedSolver):
 
     def init(self, terms, t0, t1, y0, args):
         """No rates are known."""
-        del terms, t0, t1, args
         dtype, count = _dtype(y0), self.steps - 1
         rates = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), y0)
         return History(rates, jnp.zeros(count, dtype), jnp.zeros((), dtype))
@@ -162,11 +160,8 @@ def _rate(terms, args, t0) -> Callable:
 def _weights(ages, h):
     """Weights of rates in the mean over a step of the polynomial through them.
 
-    By Newton's divided differences, of which those of times alone are formed.
-
-    Args:
-        ages: times from all rates but the newest to the beginning of the step [s], shape `(k-1,)`.
-        h: length of the step [s].
+    By Newton's divided differences, of which those of times alone are formed; `ages` are the times
+    from all rates but the newest to the beginning of the step [s], shape `(k-1,)`.
     """
     times = [jnp.zeros_like(h), *(-ages[i] for i in range(ages.size))]
     weights = [jnp.ones_like(h)]

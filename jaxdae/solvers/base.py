@@ -20,7 +20,6 @@ from jaxdae.stability.stability_functions import stability_function
 
 def at_once(name: str, function: Callable, *arguments, wrt: tuple[int, ...]) -> Any:
     """A function of single numbers, of arrays: `each` where nothing is gained by a loop."""
-    del name, wrt
     return function(*arguments)
 
 
@@ -108,7 +107,6 @@ class AbstractStepMethod(Module):
 
         They are kept for the way back of an adjoint; zero where it evaluates them again.
         """
-        del dense
         return 0
 
     def stability_function(self, z) -> np.ndarray:
@@ -117,7 +115,7 @@ class AbstractStepMethod(Module):
 
     def error_order(self) -> Any:
         """Order of the error estimate."""
-        return self.solver.error_order(diffrax.ODETerm(lambda t, y, args: y))  # noqa: ARG005
+        return self.solver.error_order(diffrax.ODETerm(lambda t, y, args: y))
 
 
 class AbstractTracedSolver(diffrax.AbstractSolver):
@@ -202,7 +200,6 @@ class AbstractStatelessSolver(AbstractTracedSolver):
 
     def init(self, terms, t0, t1, y0, args):
         """Nothing is handed from step to step."""
-        del terms, t0, t1, y0, args
 
     def func(self, terms, t0, y0, args):
         """The rate of change, or the equations of motion, at a time [s]."""

@@ -6,9 +6,12 @@ from typing import Any
 import diffrax
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.linalg.lu import refined
 from jaxdae.reprs import Module
 from jaxdae.systems import Dynamics, evaluate, State, System
 from jaxdae.systems.dynamics import has_reaction_forces
@@ -34,13 +37,37 @@ class Equations(Module):
         """`dy/dt` with an acceleration, shape `(n,)`."""
         return State(self.coordinates, acceleration, self.actuators), None
 
+    def consistent_rate(self) -> State:
+        """`dy/dt` at a state on the constraints, by `M a + J^T lam = f`, `J a + gamma = 0`."""
+        d = self.dynamics
+        acceleration, _ = solved(d.mass, d.jac, d.jac, d.force, -d.gamma)
+        return State(self.coordinates, acceleration, self.actuators)
+
+
+# As a power of the machine epsilon: far above round-off, and far below what slows iterations down.
+_ADDED = 2 / 3
+
+
+def added(mass, jac):
+    """What is added to the diagonal beside constraints, so that dependent ones leave it regular."""
+    small = float(jnp.finfo(mass.dtype).eps) ** _ADDED
+    return -small * jnp.sum(jac**2) / jnp.sum(jnp.abs(jnp.diagonal(mass)))
+
+
+def solved(mass, pushing, moving, force, wanted) -> tuple[Any, Any]:
+    """`a` and `lam` of `M a + J^T lam = f` and `K a = s`, where `J` and `K` may be two matrices."""
+    n, c = force.size, wanted.size
+    matrix = jnp.block([[mass, pushing.T], [moving, jnp.zeros((c, c), mass.dtype)]])
+    diagonal = added(mass, pushing) * jnp.asarray(np.arange(n + c) >= n, mass.dtype)
+    x = refined(matrix, jnp.concatenate([force, wanted]), diagonal)
+    return x[:n], x[n:]
+
 
 class AbstractConstrainedTerm(diffrax.AbstractTerm):
     """Equations with constraints, for solvers that enforce these themselves."""
 
     def contr(self, t0, t1, **kwargs):
         """Length of a step [s]."""
-        del kwargs
         return t1 - t0
 
     def prod(self, vf, control):
@@ -139,6 +166,12 @@ def _check_equations(name: str, formulation: Any, work: bool) -> None:
             f"{name} enforces the constraints itself, by the multipliers of its own steps, and "
             f"{stabilizes}{having} would do so too: give it jaxdae.Multipliers(), or "
             f"{stabilizes} a solver of ordinary differential equations, such as diffrax.Dopri8()."
+        )
+    if not offered.keeps_constraints:
+        raise ValueError(
+            f"{name} enforces the constraints itself, all of them, and knows none that are "
+            "switched: take a solver of ordinary differential equations, such as diffrax.Dopri8(), "
+            "or jaxdae.solvers.Projected(diffrax.Dopri8())."
         )
     if work:
         raise ValueError(f"{name} integrates no works beside the motion: leave work=True out.")

@@ -6,7 +6,6 @@ controller of all: what a step took goes to the latter beside the error estimate
 
 from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,11 @@ import jax.numpy as jnp
 from jaxdae.solvers.base import AbstractIterativeSolver
 from jaxdae.solvers.newton import Counts
 from jaxdae.solvers.projected import Projected
-from jaxdae.solvers.wrapped import AbstractAroundSolver, AbstractChangedEnds
+from jaxdae.solvers.wrapped import (
+    AbstractAroundController,
+    AbstractAroundSolver,
+    AbstractChangedEnds,
+)
 
 
 class IterationTotals(NamedTuple):
@@ -74,7 +77,7 @@ class _CountedSteps(AbstractAroundSolver):
         return (y1, (error, jax.lax.stop_gradient(counts)), *rest)
 
 
-class Counting(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
+class Counting(AbstractAroundController):
     """Steps as `controller` chooses them, of a `counted` solver, whose `IterationTotals` it keeps.
 
     Args:
@@ -86,26 +89,8 @@ class Counting(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
     def __init__(self, controller: Any):
         self.controller = controller
 
-    @property
-    def rtol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the controller; 0 where it has none."""
-        return getattr(self.controller, "rtol", 0.0)
-
-    @property
-    def atol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the controller; 0 where it has none."""
-        return getattr(self.controller, "atol", 0.0)
-
-    @property
-    def norm(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of the controller; `None` where it has none."""
-        return getattr(self.controller, "norm", None)
-
-    def wrap(self, direction):
-        return Counting(self.controller.wrap(direction))
-
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        end, state = self.controller.init(terms, t0, t1, y0, dt0, args, func, error_order)
+        end, state = super().init(terms, t0, t1, y0, dt0, args, func, error_order)
         return end, (state, IterationTotals(*(jnp.zeros((), int) for _ in IterationTotals._fields)))
 
     def adapt_step_size(

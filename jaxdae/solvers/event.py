@@ -1,6 +1,5 @@
-"""Events: a run ends where a function of time and state falls to zero."""
+"""Where functions of time fall to zero within a step."""
 
-import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,61 +7,11 @@ import jax
 import jax.numpy as jnp
 import optimistix as optx
 
-from jaxdae.reprs import Module
-from jaxdae.systems import State, System
-
 # Pieces of a step between which functions of events are evaluated.
 _PIECES = 4
 # Of a piece on which a cubic comes as near to zero as this, relative to the ends, the lowest value
 # is looked for, in so many iterations: each leaves about a fifth of the error of its place.
 _NEAR, _ITERATIONS = 0.25, 6
-
-
-class AbstractEvent(Module):
-    """Something that ends a run.
-
-    Both backends look for the lowest value of the functions in every step that is kept, on its
-    dense output (`lowest`), locate the zero there, to the round-off of the time, and end the run:
-    its result is `diffrax.RESULTS.event_occurred`, a success. A function that is zero or negative
-    at the start has to become positive before it can fall.
-    """
-
-    @abc.abstractmethod
-    def function(self, system: System, t, state: State) -> Any:
-        """What falls from a positive value to zero, or below it, where the event is.
-
-        A scalar, or several numbers, shape (k,), of which the first to fall ends the run.
-
-        Args:
-            system: what moves.
-            t: time [s].
-            state: coordinates, velocities and actuator states.
-        """
-
-    def values(self, t, y, args) -> Any:
-        """The functions of what is integrated, shape (k,).
-
-        Args:
-            t: time [s].
-            y: the formulation's own state, and works or `None`.
-            args: `(system, formulation, controller)`.
-
-        Raises:
-            ValueError: for a function of which the result is not real numbers.
-        """
-        system, formulation, _ = args
-        found = jnp.asarray(self.function(system, t, formulation.recover(system, t, y[0])))
-        if found.ndim > 1 or not found.size or not jnp.issubdtype(found.dtype, jnp.floating):
-            raise ValueError(
-                f"the function of the event {type(self).__name__} returned {found.dtype} of shape "
-                f"{found.shape}; it must return one real number, which falls to zero at the event, "
-                "or several in a row."
-            )
-        return jnp.atleast_1d(found).astype(jnp.result_type(t))
-
-    def value(self, t, y, args) -> Any:
-        """The least of the functions, a scalar."""
-        return jnp.min(self.values(t, y, args))
 
 
 class Watch(NamedTuple):
@@ -125,11 +74,7 @@ def lowest(functions: Callable, before, after) -> Watch:
 def _valley(a, b, rise_a, rise_b):
     """Place in a piece, from 0 to 1, and value of the lowest point of a cubic; 1 for none within.
 
-    Args:
-        a: value at the beginning.
-        b: value at the end.
-        rise_a: slope at the beginning, times the length of the piece.
-        rise_b: slope at the end.
+    By values `a` and `b` at the ends of the piece, and slopes there times its length.
     """
     second, third = 3 * (b - a) - 2 * rise_a - rise_b, 2 * (a - b) + rise_a + rise_b
     within = second**2 - 3 * rise_a * third
@@ -145,10 +90,7 @@ def _valley(a, b, rise_a, rise_b):
 def _refined(functions: Callable, left, right):
     """Time and value of a point of each function, on its piece, at or below zero if there is one.
 
-    Args:
-        functions: of a time, shape (k,).
-        left: time, value and slope of each at the beginning of its piece, each of shape (k,).
-        right: the same at the end.
+    `left` and `right` are time, value and slope at the ends of the pieces, each of shape (k,).
     """
     count = left[0].size
 
@@ -183,9 +125,7 @@ def _refined(functions: Callable, left, right):
 def _misfit(g, rises):
     """By how much functions differ from cubics between the neighbours of each point within a step.
 
-    Args:
-        g: values at points of equal distance, shape (points, k).
-        rises: slopes there, times that distance.
+    By values at points of equal distance, shape (points, k), and slopes times that distance.
     """
     expected = 0.5 * (g[:-2] + g[2:]) + 0.25 * (rises[:-2] - rises[2:])
     scale = jnp.max(jnp.abs(g), axis=0)
@@ -211,12 +151,10 @@ class _Halving(optx.AbstractRootFinder):
     norm: Any = optx.max_norm
 
     def init(self, fn, y, args, options, f_struct, aux_struct, tags):
-        del fn, args, f_struct, aux_struct, tags
         lower, upper = (jnp.asarray(options[x], y.dtype) for x in ("lower", "upper"))
         return lower, upper, jnp.array(False)
 
     def step(self, fn, y, args, options, state, tags):
-        del options, tags
         value, aux = fn(y, args)
         lower, upper, _ = state
         ahead = value > 0
@@ -226,11 +164,9 @@ class _Halving(optx.AbstractRootFinder):
         return jnp.where(done, upper, middle), (lower, upper, done), aux
 
     def terminate(self, fn, y, args, options, state, tags):
-        del fn, y, args, options, tags
         return state[2], optx.RESULTS.successful
 
     def postprocess(self, fn, y, aux, args, options, state, tags, result):
-        del fn, args, options, tags, result, state
         return y, aux, {}
 
 

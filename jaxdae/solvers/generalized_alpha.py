@@ -9,10 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxdae.linalg.lu import product
+from jaxdae.linalg.lu import Factors, product
 from jaxdae.solvers.base import AbstractIterativeSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
-from jaxdae.solvers.newton import Factors, newton, tangent_of
+from jaxdae.solvers.newton import newton, tangent_of
 from jaxdae.solvers.projection import policy
 from jaxdae.systems import State
 from jaxdae.systems.kinematics import has_rate
@@ -179,12 +179,10 @@ class GeneralizedAlpha(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
 
     def order(self, terms):
         """Order of convergence of positions, velocities and multipliers: 2."""
-        del terms
         return 2
 
     def error_order(self, terms):
         """Order of the error estimate: 3."""
-        del terms
         return 3
 
     def func(self, terms, t0, y0, args):
@@ -193,7 +191,6 @@ class GeneralizedAlpha(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
 
     def init(self, terms, t0, t1, y0, args):
         """Accelerations and multipliers of the equations of motion, and their change with time."""
-        del t1
         t0 = jnp.asarray(t0)
         solve = policy(args[1])
 
@@ -222,7 +219,6 @@ class GeneralizedAlpha(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
         self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
     ):
         """One step, and what its iterations took; a step of no length changes nothing."""
-        del in_kernel
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         (state, _), past = y0, solver_state
         if made_jump is not False:

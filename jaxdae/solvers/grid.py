@@ -31,7 +31,6 @@ class Grid(diffrax.AbstractStepSizeController):
         return Grid(self.ts * direction)
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        del terms, t1, y0, dt0, args, func, error_order
         # A run may begin between two of the times.
         following = jnp.searchsorted(self.ts, t0, side="right")
         return self.ts[following], following + 1
@@ -39,7 +38,6 @@ class Grid(diffrax.AbstractStepSizeController):
     def adapt_step_size(
         self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
     ):
-        del t0, y0, y1_candidate, args, y_error, error_order
         following = self.ts[controller_state]
         return True, t1, following, False, controller_state + 1, diffrax.RESULTS.successful
 
@@ -48,17 +46,14 @@ class ToKnownEnds(diffrax.AbstractStepSizeController):
     """Steps as long as known ends let them be, up to the end of the run."""
 
     def wrap(self, direction):
-        del direction
         return self
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        del terms, t0, y0, dt0, args, func, error_order
         return t1, None
 
     def adapt_step_size(
         self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
     ):
-        del t0, y0, y1_candidate, args, y_error, error_order
         return True, t1, jnp.inf, False, controller_state, diffrax.RESULTS.successful
 
 

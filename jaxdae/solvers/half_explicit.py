@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.formulations.lagrange import Multipliers
-from jaxdae.linalg.lu import product, refined
+from jaxdae.linalg.lu import product
 from jaxdae.solvers.base import AbstractStatelessSolver, time_of
-from jaxdae.solvers.constrained_term import ConstrainedTerm, Equations
+from jaxdae.solvers.constrained_term import ConstrainedTerm, Equations, solved
 from jaxdae.solvers.projection import nearest
 from jaxdae.systems import State
 
@@ -31,9 +31,6 @@ _TIMES = np.array([0, 3 / 10, (4 - _ROOT) / 10, (4 + _ROOT) / 10, 1, 1])
 # Of the rates in stages 3 to 5, and of the consistent ones at the end less the beginning: nothing
 # for polynomials of degree 2, and for what stages lack in the directions of the constraints.
 _ESTIMATE = np.array([0, 0, 1 / 3 + _ROOT / 2, 1 / 3 - _ROOT / 2, -2 / 3, 1]) / 6
-# On the diagonal of multipliers, as a power of the machine epsilon, relative: dependent constraints
-# leave the matrices regular, and iterations take away what it changes.
-_ADDED = 2 / 3
 # Of Newton's method, where velocity constraints may be nonlinear: from an acceleration of zero.
 _ITERATIONS = 4
 
@@ -67,17 +64,14 @@ class HalfExplicit(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
 
     def order(self, terms):
         """Order of convergence: 4."""
-        del terms
         return 4
 
     def error_order(self, terms):
         """The estimate falls with the fourth power of the step."""
-        del terms
         return 4
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""
-        del solver_state, made_jump
         (start, _), (system, formulation, _) = y0, args
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         h = terms.contr(t0, t1).astype(start.q.dtype)
@@ -105,7 +99,7 @@ class HalfExplicit(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
         (state, rates), _ = jax.lax.scan(stage, (start, rates), columns)
         law = Multipliers() if formulation is None else formulation
         y1 = nearest(system, law, time_of(terms, t1), state, iterations=2)
-        first, last = _consistent(at(t0, start)), _consistent(at(t1, y1))
+        first, last = at(t0, start).consistent_rate(), at(t1, y1).consistent_rate()
 
         def estimate(k, first, last):
             return h * product(jnp.asarray(_ESTIMATE, k.dtype), jnp.vstack([k, last - first]))
@@ -119,11 +113,7 @@ class HalfExplicit(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
 def _acceleration(ahead: Callable, here: Equations, v, h):
     """The acceleration in a stage with which the velocities of the next one fit the constraints.
 
-    Args:
-        ahead: the equations of the next stage, of its velocities.
-        here: the equations of this one.
-        v: velocities of the next stage without this acceleration.
-        h: the time that it acts on them [s].
+    `ahead` makes the equations there of its velocities, which are `v` without this acceleration.
     """
     d = here.dynamics
     h = jnp.where(h == 0, 1.0, h)  # nothing comes of it in a step of no length
@@ -133,28 +123,6 @@ def _acceleration(ahead: Callable, here: Equations, v, h):
     for _ in range(_ITERATIONS if nonlinear else 1):
         there = ahead(v + h * a).dynamics
         force = d.force - d.mass @ a - d.jac.T @ lam
-        more = _solved(d.mass, d.jac, there.jac, force, -there.phi_dot / h)
+        more = solved(d.mass, d.jac, there.jac, force, -there.phi_dot / h)
         a, lam = a + more[0], lam + more[1]
     return a
-
-
-def _consistent(here: Equations) -> State:
-    """Rates at a state on the constraints, with the acceleration that stays on them."""
-    d = here.dynamics
-    acceleration, _ = _solved(d.mass, d.jac, d.jac, d.force, -d.gamma)
-    return State(here.coordinates, acceleration, here.actuators)
-
-
-def _solved(mass, pushing, moving, force, wanted):
-    """`a` and `lam` of `M a + J^T lam = f` and `K a = s`, where `J` and `K` may be two matrices."""
-    n, c = mass.shape[0], wanted.size
-    matrix = jnp.block([[mass, pushing.T], [moving, jnp.zeros((c, c), mass.dtype)]])
-    # Far above round-off, and far below what iterations do not take away.
-    small = float(jnp.finfo(mass.dtype).eps) ** _ADDED * jnp.sum(pushing**2)
-    added = (
-        -small
-        / jnp.sum(jnp.abs(jnp.diagonal(mass)))
-        * jnp.asarray(np.arange(n + c) >= n, mass.dtype)
-    )
-    x = refined(matrix, jnp.concatenate([force, wanted]), added)
-    return x[:n], x[n:]

@@ -41,7 +41,6 @@ class ImplicitStages(AbstractStepMethod):
         return tableau
 
     def carried(self, states: int) -> int:
-        del states
         # One evaluation more, beside those of the iterations, and derivatives of steps alone.
         return 0
 
@@ -49,11 +48,9 @@ class ImplicitStages(AbstractStepMethod):
         return self.tableau.num_stages, states
 
     def init(self, rate: Callable, t0, y0):
-        del rate, t0
         return y0[:0]
 
     def step(self, rate: Callable, t0, t1, y0, carry, each: Callable = at_once) -> Step:
-        del carry, each
         tableau: Any = self.tableau
         h, dtype, gamma = t1 - t0, y0.dtype, float(tableau.a_diagonal[1])
         count = tableau.num_stages

@@ -200,7 +200,6 @@ class SolverSteps(AbstractStepMethod):
         return packed(state, y0.dtype)
 
     def step(self, rate: Callable, t0, t1, y0, carry, each: Callable = at_once) -> Step:
-        del each
         term, args, sign = self._terms(rate)
         t0, t1, tree = sign * t0, sign * t1, self._tree(y0)
         count = self.carried(y0.size)
@@ -232,7 +231,7 @@ class SolverSteps(AbstractStepMethod):
 
     def _terms(self, rate: Any) -> tuple[diffrax.AbstractTerm, Any, Any]:
         if self.equations is None:
-            return diffrax.ODETerm(lambda t, y, args: rate(t, y)), None, 1  # noqa: ARG005
+            return diffrax.ODETerm(lambda t, y, args: rate(t, y)), None, 1
         return self.equations.make(rate.parameters)
 
     def _tree(self, y):
@@ -282,7 +281,6 @@ class _Still(NamedTuple):
     parameters: tuple
 
     def __call__(self, t, y):
-        del t
         return y
 
 
@@ -296,7 +294,7 @@ def _vector(tree, like):
 
 
 def _zeros(states: int):
-    return jnp.zeros(states)
+    return np.zeros(states, jnp.result_type(float))
 
 
 def _within(dense: dict) -> dict:

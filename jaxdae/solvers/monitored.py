@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae.solvers.base import time_of
-from jaxdae.solvers.event import AbstractEvent, HALVING, lowest, Watch
-from jaxdae.solvers.wrapped import AbstractAroundSolver
+from jaxdae.solvers.event import HALVING, lowest, Watch
+from jaxdae.solvers.wrapped import AbstractAroundController, AbstractAroundSolver
 
 
 class Misfit(NamedTuple):
@@ -46,11 +46,11 @@ class _Seen(NamedTuple):
 _diffeqsolve: Any = inspect.unwrap(diffrax.diffeqsolve)
 
 
-def solve_until(event: AbstractEvent | None, sign, terms, solver, t0, t1, dt0, y0, **how) -> Any:
+def solve_until(event: Any, sign, terms, solver, t0, t1, dt0, y0, **how) -> Any:
     """`diffrax.diffeqsolve`, ended where functions fall to zero, within steps too.
 
     Args:
-        event: what ends the run, or `None`.
+        event: what ends the run, a `jaxdae.events.crossings.FirstCrossing` or `None`.
         sign: 1 forward in time, -1 backward.
         terms: as diffrax has them, and so is what follows.
         solver: of the steps.
@@ -73,7 +73,6 @@ def solve_until(event: AbstractEvent | None, sign, terms, solver, t0, t1, dt0, y
 
     def ahead(t, y, args, **kwargs):
         """Positive up to the event."""
-        del kwargs
         state, seen = y
         # Of the default precision, as what diffrax puts in its place where it does not count.
         here = event.value(sign * t, state, args)
@@ -82,7 +81,7 @@ def solve_until(event: AbstractEvent | None, sign, terms, solver, t0, t1, dt0, y
     control = how["stepsize_controller"]
     if isinstance(control, diffrax.AbstractAdaptiveStepSizeController):
         control = _OfStates(control)
-    last = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[1].misfit)  # noqa: ARG005
+    last = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[1].misfit)
     saveat = jax.tree.map(_of_state, how["saveat"].subs, is_leaf=_is_sub)
     saveat = eqx.tree_at(
         lambda s: s.subs, how["saveat"], (saveat, last), is_leaf=lambda x: x is None
@@ -113,20 +112,14 @@ def _of_state(sub):
 
 
 class _Terms(diffrax.AbstractTerm):
-    """Terms of a state, for diffrax to find nothing wrong with where it has more to integrate.
-
-    Args:
-        terms: of the solver.
-    """
+    """Terms of a state, for diffrax to find nothing wrong with where it has more to integrate."""
 
     terms: Any
 
     def vf(self, t, y, args):
-        del t, args
         return y
 
     def contr(self, t0, t1, **kwargs):
-        del kwargs
         return t1 - t0
 
     def prod(self, vf, control):
@@ -145,11 +138,8 @@ def _of_solver(terms) -> Any:
 class _Monitored(AbstractAroundSolver):
     """Steps of a solver, each searched for functions of events that fall within it.
 
-    It integrates a state and a `_Seen`.
-
-    Args:
-        solver: of the steps.
-        fixed: the event, and arguments of the vector field, without derivatives.
+    It integrates a state and a `_Seen`; the event and arguments of the vector field are `fixed`,
+    without derivatives.
     """
 
     solver: diffrax.AbstractSolver  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -187,77 +177,42 @@ class _Monitored(AbstractAroundSolver):
     @property
     def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Its dense output, along which what was seen is that of the step."""
-        return _MonitoredOutput(self.solver.interpolation_cls)
-
-
-class _MonitoredOutput(NamedTuple):
-    """Makes the dense output of a step.
-
-    Args:
-        inner: makes that of the solver.
-    """
-
-    inner: Callable
-
-    def __call__(self, *, t0, t1, inner, seen) -> "_Between":
-        return _Between(t0, t1, self.inner(t0=t0, t1=t1, **inner), seen)
+        return eqx.Partial(_Between, self.solver.interpolation_cls)
 
 
 class _Between(diffrax.AbstractLocalInterpolation):
     """Dense output of a step, with what was seen in it.
 
     Args:
+        make: makes that of the solver.
         t0: beginning of the step [s].
         t1: its end [s].
-        inner: dense output of the solver.
+        inner: what dense output of the solver is made of.
         seen: in the step.
     """
 
+    make: Callable
     t0: Any
     t1: Any
-    inner: Any
+    inner: dict[str, Any]
     seen: _Seen
 
     def evaluate(self, t0, t1=None, left=True):
-        found = self.inner.evaluate(t0, t1, left)
+        found = self.make(t0=self.t0, t1=self.t1, **self.inner).evaluate(t0, t1, left)
         seen = self.seen if t1 is None else jax.tree.map(jnp.zeros_like, self.seen)
         return found, seen
 
 
-class _OfStates(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
-    """A step size controller that is given states without what was seen.
-
-    Args:
-        controller: which chooses the steps.
-    """
+class _OfStates(AbstractAroundController):
+    """A step size controller that is given states without what was seen."""
 
     controller: Any
 
     def __init__(self, controller: Any):
         self.controller = controller
 
-    # Implicit stages ask for the tolerances.
-
-    @property
-    def rtol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the controller."""
-        return self.controller.rtol
-
-    @property
-    def atol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the controller."""
-        return self.controller.atol
-
-    @property
-    def norm(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of the controller."""
-        return self.controller.norm
-
-    def wrap(self, direction):
-        return _OfStates(self.controller.wrap(direction))
-
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        return self.controller.init(terms, t0, t1, y0[0], dt0, args, func, error_order)
+        return super().init(terms, t0, t1, y0[0], dt0, args, func, error_order)
 
     def adapt_step_size(
         self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state

@@ -1,7 +1,8 @@
 """Newton's iteration for the equations of a step: what it takes, what it says, its derivatives.
 
 Iterations are simplified: all of a step are made with one matrix, or, where these do not converge,
-with one of each. Derivatives are those of the equations, by the implicit function theorem.
+with one of each. Derivatives are those of the equations, by the implicit function theorem. What
+counts iterations are floating-point numbers, whose limits kernels need not find out.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxdae.linalg.lu import complex_inverse_factors, inverse_factors, product, refined
+from jaxdae.linalg.lu import Factors, refined
 
 MOST_ITERATIONS = 40
 # Long symmetric steps, such as of 0.8 rad of a pendulum, take tens of iterations; others some five.
@@ -61,38 +62,6 @@ class Matrix(Protocol):
         ...
 
 
-class Factors(NamedTuple):
-    """A matrix `A` by inverse factors, `A^-1 = G F`.
-
-    Args:
-        first: `F`.
-        then: `G`.
-    """
-
-    first: Any
-    then: Any
-
-    @classmethod
-    def of(cls, matrix, added=None) -> "Factors":
-        """From `A` and what is added to its diagonal, see `inverse_factors`."""
-        return cls(*inverse_factors(matrix, added))
-
-    @classmethod
-    def of_pair(cls, real, imaginary) -> "Factors":
-        """Of `[[A, -B], [B, A]]`, by those of the complex matrix `A + i B`, of half its size."""
-        parts = complex_inverse_factors(real, imaginary)
-        blocks = [jnp.block([[a, -b], [b, a]]) for a, b in (parts[:2], parts[2:])]
-        return cls(*blocks)
-
-    def solved(self, right):
-        """`A^-1 b`."""
-        return product(self.then, product(self.first, right))
-
-    def transposed(self, right):
-        """`A^-T b`."""
-        return product(self.first.T, product(self.then.T, right))
-
-
 def filled(like, *values):
     """One value for all entries of each part of a structure, in one vector."""
     parts = zip(like, values, strict=True)
@@ -134,20 +103,20 @@ def newton(
         # Done at round-off, or where iterations do not come nearer any more.
         done = jnp.all((now <= exact) | ((now < enough) & (now >= 0.5 * before)))
         # Given up where it diverges, or would not be done in the iterations that are left.
-        left = (most - count).astype(dtype)
         ratio = now / jnp.where(before > 0, before, 1.0)
-        hopeless = jnp.any(~(now < enough) & ~(now * ratio**left < enough)) & (count > 3)
-        return x, now, count + 1, jnp.where(done, 1, jnp.where(hopeless, -1, 0))
+        hopeless = jnp.any(~(now < enough) & ~(now * ratio ** (most - count) < enough))
+        hopeless &= count > 3
+        return x, now, count + 1, jnp.where(done, one, jnp.where(hopeless, -one, zero))
 
     def goes_on(state):
         *_, count, found = state
         return (found == 0) & (count < most)
 
-    begin = guess, jnp.full(len(powers), jnp.inf, dtype), jnp.zeros((), int), jnp.zeros((), int)
+    one, zero = jnp.ones((), dtype), jnp.zeros((), dtype)
+    begin = guess, jnp.full(len(powers), jnp.inf, dtype), zero, zero
     x, size, count, found = jax.lax.while_loop(goes_on, improved, begin)
     converged = (found > 0) | ((found == 0) & jnp.all(size < enough))
-    counts = Counts(jnp.where(converged, 1.0, 0.0), count, jnp.ones(()))
-    return x, jax.tree.map(lambda n: n.astype(dtype), counts)
+    return x, Counts(jnp.where(converged, one, zero), count, one)
 
 
 def renewed(function: Callable, guess, x, counts: Counts, matrix_at: Callable):
@@ -171,20 +140,19 @@ def renewed(function: Callable, guess, x, counts: Counts, matrix_at: Callable):
     def improved(state):
         x, count, _ = state
         matrix, added, sizes = matrix_at(x)
-        change = -Factors.of(matrix, added).solved(function(x).reshape(-1)).reshape(x.shape)
+        factors = Factors.of(matrix, added, pivots=True)
+        change = factors.solved(-function(x).reshape(-1)).reshape(x.shape)
         x = x + change
-        return x, count + 1, jnp.where(jnp.all(sizes(change, x) < enough), 1, 0)
+        return x, count + 1, jnp.where(jnp.all(sizes(change, x) < enough), one, zero)
 
     def goes_on(state):
         _, count, found = state
         return (found == 0) & (count < _MOST_RENEWED)
 
-    given = jnp.where(counts.converged > 0, 1, 0)
-    begin = jnp.where(given > 0, x, guess), jnp.zeros((), int), given
+    one, zero = jnp.ones((), dtype), jnp.zeros((), dtype)
+    begin = jnp.where(counts.converged > 0, x, guess), zero, counts.converged
     x, more, found = jax.lax.while_loop(goes_on, improved, begin)
-    more = more.astype(dtype)
-    converged = jnp.where(found > 0, 1.0, 0.0).astype(dtype)
-    return x, Counts(converged, counts.iterations + more, counts.factorizations + more)
+    return x, Counts(found, counts.iterations + more, counts.factorizations + more)
 
 
 def root(function: Callable, guess, added, weights):
@@ -200,7 +168,6 @@ def root(function: Callable, guess, added, weights):
     matrix = Factors.of(jax.jacfwd(function)(guess), added)
 
     def sizes(change, x):
-        del x
         return jnp.max(jnp.abs(change) * weights)[None]
 
     def solve(function, guess):
@@ -241,14 +208,14 @@ def _iterated(function, right, nearly, renews):
         lacking = right - function(x)
         size = jnp.max(jnp.abs(lacking))
         ended = (size <= limit) & (size >= 0.5 * before)
-        return x, lacking, size, count + 1, jnp.where(ended, 1, 0)
+        return x, lacking, size, count + 1, jnp.where(ended, one, zero)
 
     def goes_on(state):
         *_, count, ended = state
         return (ended == 0) & (count < MOST_ITERATIONS)
 
-    begin = right, jnp.asarray(jnp.inf, right.dtype), jnp.zeros((), int), jnp.zeros((), int)
-    begin = (jnp.zeros_like(right), *begin)
+    one, zero = jnp.ones((), right.dtype), jnp.zeros((), right.dtype)
+    begin = jnp.zeros_like(right), right, jnp.asarray(jnp.inf, right.dtype), zero, zero
     x, _, size, _, _ = jax.lax.while_loop(goes_on, improved, begin)
     if not renews:
         # Nothing gives nothing, also where the function is not finite: such members of a batch

@@ -1,5 +1,8 @@
 """The state of a formulation moved to the constraints, by the least change in the mass metric."""
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -34,17 +37,29 @@ def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: 
     solve = holding_rank(policy(formulation), system, t, state)
     q, v = state.q, state.v
     positions = system.position_constraints(t, q).size
-    for _ in range(iterations if positions else 0):
+
+    def moved(q):
         mass, jac = mass_and_jacobian(system, t, q, v)
         off = system.position_constraints(t, q).astype(q.dtype)
         change = _least(solve, mass, jac[:positions], off)
-        q = q + coordinate_rate(system, t, q, change)
+        return q + coordinate_rate(system, t, q, change)
+
+    def turned(v):
+        mass, jac = mass_and_jacobian(system, t, q, v)
+        return v + _least(solve, mass, jac, constraint_residuals(system, t, q, v).phi_dot)
+
+    q = _repeated(moved, iterations if positions else 0, q)
     # Derivatives of position constraints are linear in the velocities, others need not be.
     nonlinear = system.velocity_constraints(t, q, v).size > 0
-    for _ in range(iterations if nonlinear else 1):
-        mass, jac = mass_and_jacobian(system, t, q, v)
-        v = v + _least(solve, mass, jac, constraint_residuals(system, t, q, v).phi_dot)
+    v = _repeated(turned, iterations if nonlinear else 1, v)
     return formulation.init(system, t, State(q, v, state.w), like=y)
+
+
+def _repeated(function: Callable, times: int, x):
+    """A function of its own results, so often: compiled once, differentiable in both modes."""
+    if times == 1:
+        return function(x)
+    return jax.lax.scan(lambda x, _: (function(x), None), x, length=times)[0]
 
 
 def _least(solve: AbstractSaddlePointSolve, mass, jac, residual) -> Float[Array, " n"]:

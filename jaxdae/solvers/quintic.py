@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import diffrax
 import jax
 import jax.numpy as jnp
 
+from jaxdae.solvers.dense_output import AbstractDenseOutput
 
-class QuinticHermite(diffrax.AbstractLocalInterpolation):
+
+class QuinticHermite(AbstractDenseOutput):
     """The polynomial of degree 5 with the values and two derivatives of both ends of a step.
 
     Args:
@@ -31,17 +32,11 @@ class QuinticHermite(diffrax.AbstractLocalInterpolation):
     c0: Any
     c1: Any
 
-    def evaluate(self, t0, t1=None, left: bool = True):
-        """The state at a time [s], or its change between two."""
-        del left
-        if t1 is not None:
-            return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
-        step = self.t1 - self.t0
-        # A step of no length has its end everywhere.
-        part = jnp.where(step == 0, 1.0, (t0 - self.t0) / jnp.where(step == 0, 1.0, step))
+    def at(self, t):
+        """The state at a time [s]."""
 
         def between(y0, y1, k0, k1, c0, c1):
-            x = part.astype(y0.dtype)
+            x = self.part(t).astype(y0.dtype)
             # What Taylor's polynomial at the beginning lacks of value and derivatives at the end.
             value, slope, bend = y1 - y0 - k0 - 0.5 * c0, k1 - k0 - c0, c1 - c0
             third = 10 * value - 4 * slope + 0.5 * bend

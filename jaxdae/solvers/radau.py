@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.linalg.lu import MOST_PIVOTED, product
+from jaxdae.linalg.lu import product
 from jaxdae.solvers import radau_dae
 from jaxdae.solvers.base import AbstractIterativeSolver
 from jaxdae.solvers.constrained_term import AbstractConstrainedTerm
@@ -77,17 +77,14 @@ class RadauIIA(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
 
     def order(self, terms):
         """Order of convergence of positions and velocities: 5."""
-        del terms
         return 5
 
     def error_order(self, terms):
         """Order of the error estimate: 4."""
-        del terms
         return 4
 
     def init(self, terms, t0, t1, y0, args):
         """The prediction of the first step: coordinates move on as they do, velocities stay."""
-        del t1
         (start, _), t0 = ravel_pytree(y0), jnp.asarray(t0)
         here = terms.vf(t0, y0, args)
         if isinstance(here, DAEAt):
@@ -119,6 +116,7 @@ class RadauIIA(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
         times = [t0 + float(c) * (t1 - t0) for c in NODES[:-1]] + [t1]
         states = start.size
 
+        @jax.jit  # traced once, for iterations and their derivatives
         def residual(t, slope, y, multipliers):
             """What is zero in a stage, of `h dy/dt`, the state and `h (lam, mu)`."""
             tree = unravel(y)
@@ -151,9 +149,7 @@ class RadauIIA(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
         there, forces = start + guess[1, :states], guess[1, states:]
         slope, matrices = jax.jacfwd(lambda y: residual(*at_middle, y, forces), has_aux=True)(there)
         inertia, linear, added = known(_matrices(slope, *matrices))
-        matrix = StageMatrix.of(
-            inertia, linear, added, pivots=not in_kernel or 2 * len(linear) <= MOST_PIVOTED
-        )
+        matrix = StageMatrix.of(inertia, linear, added)
 
         def sizes(change, x, inertia=inertia, linear=linear):
             """Of changes, relative: of states, and of the forces of multipliers."""
@@ -203,7 +199,7 @@ def _matrices(slope, mass, jac, pushed):
     """
     (rows, states), (c, n), (q, m) = slope.shape, jac.shape, pushed.shape
     velocities = slice(q, q + n)
-    inertia = jnp.eye(rows, dtype=slope.dtype).at[states:].set(0)
+    inertia = jnp.asarray(np.diag(np.arange(rows) < states).astype(slope.dtype))
     inertia = inertia.at[velocities, velocities].set(mass)
     by_multipliers = jnp.zeros((rows, c + m), slope.dtype)
     by_multipliers = by_multipliers.at[velocities, :c].set(jac.T).at[:q, c:].set(-pushed)

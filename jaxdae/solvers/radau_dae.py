@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.linalg.lu import product
+from jaxdae.linalg.lu import Factors, product
 from jaxdae.solvers.dae_term import DAEAt
-from jaxdae.solvers.newton import Factors, newton, tangent_of
+from jaxdae.solvers.newton import newton, tangent_of
 from jaxdae.solvers.radau_stages import (
     ESTIMATE,
     GAMMA,
@@ -74,7 +74,7 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump):
         inertia = jax.jacfwd(lambda s: at(times[1], there).residual(h, s))(moving)
     inertia = jnp.zeros((unknowns, unknowns), dtype).at[: len(inertia), :n].set(inertia)
     inertia, linear = jax.lax.stop_gradient((inertia, linear))
-    matrix = StageMatrix.of(inertia, linear, jnp.zeros(unknowns, dtype), pivots=True)
+    matrix = StageMatrix.of(inertia, linear, jnp.zeros(unknowns, dtype))
     sizes = partial(_sizes, start=start, inertia=inertia, linear=linear, n=n, index=index)
 
     def solve(function, guess):

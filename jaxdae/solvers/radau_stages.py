@@ -4,13 +4,12 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.linalg.lu import product
-from jaxdae.solvers.newton import Factors
+from jaxdae.linalg.lu import Factors, product
+from jaxdae.solvers.dense_output import AbstractDenseOutput
 
 # Zeros of the second derivative of x^2 (x - 1)^3, and the collocation there
 # [HairerWanner1996, IV.5].
@@ -43,7 +42,7 @@ def lagrange(nodes: np.ndarray, x) -> Any:
     return jnp.stack(each, axis=-1)
 
 
-class Collocation(diffrax.AbstractLocalInterpolation):
+class Collocation(AbstractDenseOutput):
     """The state between the ends of a step: the collocation polynomial, of degree 3.
 
     Args:
@@ -60,17 +59,11 @@ class Collocation(diffrax.AbstractLocalInterpolation):
     y1: Any
     k: Any
 
-    def evaluate(self, t0, t1=None, left: bool = True):
-        """The state at a time [s], or its change between two."""
-        del left
-        if t1 is not None:
-            return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
-        step = self.t1 - self.t0
-        # A step of no length has its end everywhere.
-        part = jnp.where(step == 0, 1.0, (t0 - self.t0) / jnp.where(step == 0, 1.0, step))
+    def at(self, t):
+        """The state at a time [s]."""
 
         def between(y0, k):
-            weights = lagrange(np.array([0.0, *NODES]), part.astype(y0.dtype))[1:]
+            weights = lagrange(np.array([0.0, *NODES]), self.part(t).astype(y0.dtype))[1:]
             return y0 + jnp.tensordot(weights, k, 1)
 
         return jax.tree.map(between, self.y0, self.k)
@@ -105,19 +98,10 @@ class StageMatrix(NamedTuple):
     pair: Factors
 
     @classmethod
-    def of(cls, inertia, linear, added, *, pivots: bool) -> "StageMatrix":
-        """From `E` and `F`, and what is added to the diagonal of `F`.
-
-        Without `pivots` by `inverse_factors` of a real matrix of twice the size, which kernels take
-        in a known order where it is large.
-        """
-        first, second = _ALPHA * inertia + linear, _BETA * inertia
-        if pivots:
-            pair = Factors.of_pair(first + jnp.diag(added), second)
-        else:
-            both = jnp.block([[first, -second], [second, first]])
-            pair = Factors.of(both, jnp.tile(added, 2))
-        return cls(Factors.of(GAMMA * inertia + linear, added), pair)
+    def of(cls, inertia, linear, added) -> "StageMatrix":
+        """From `E` and `F`, and what is added to the diagonal of `F`."""
+        pair = Factors.of_pair(_ALPHA * inertia + linear + jnp.diag(added), _BETA * inertia)
+        return cls(Factors.of(GAMMA * inertia + linear, added, pivots=True), pair)
 
     def solved(self, right):
         """The solution of linear equations, shape `(3, rows)`."""
@@ -142,7 +126,7 @@ def predicted(past: Past, h, length, made_jump):
     What multipliers of dependent constraints have that does nothing would grow as they go on.
     """
     ratio = (length / past.step).astype(h.dtype)
-    goes_on = (ratio < 4.0) & ~jnp.asarray(made_jump)
+    goes_on = jnp.where(made_jump, False, ratio < 4.0)
     x = 1 + jnp.where(goes_on, ratio, 0.0) * jnp.asarray(NODES, h.dtype)
     changes = product(lagrange(np.array([0.0, *NODES]), x)[:, 1:], past.changes)
     changes = changes - past.changes[-1]

@@ -12,9 +12,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations.structure import depends_on
-from jaxdae.linalg.lu import product, refined
+from jaxdae.linalg.lu import product
 from jaxdae.solvers.base import AbstractIterativeSolver, AbstractStatelessSolver
-from jaxdae.solvers.constrained_term import ConstrainedTerm
+from jaxdae.solvers.constrained_term import added, ConstrainedTerm
 from jaxdae.solvers.newton import Counts, filled, nothing_yet, root
 from jaxdae.solvers.quintic import QuinticHermite, two_derivatives
 from jaxdae.systems import constraint_residuals, State
@@ -38,10 +38,6 @@ _PARTS: dict[int, tuple[float, ...]] = {
         0.08221359629355080023,
     ),
 }  # fmt: skip
-
-# Of the matrices of iterations, as a power of the machine epsilon: far above round-off, and far
-# below what slows iterations down.
-_ADDED = 2 / 3
 
 
 class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
@@ -110,7 +106,6 @@ class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
 
     def order(self, terms):
         """Order of convergence of positions and velocities."""
-        del terms
         return next(order for order, parts in _PARTS.items() if parts == self.parts)
 
     @property
@@ -123,7 +118,6 @@ class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
         self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
     ):
         """One step, and what its iterations took; a step of no length changes nothing."""
-        del solver_state, made_jump, in_kernel
         start, _ = y0
         dtype = start.q.dtype
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
@@ -161,11 +155,11 @@ class Rattle(AbstractIterativeSolver, AbstractStatelessSolver):
         dense = {"y0": y0, "y1": y1}
         for name, t, y in (("0", t0, start), ("1", t1, y1[0])):
             if self.order(None) == 6:
-                rate = lambda t, y: _rate(equations(t, y))  # noqa: E731
+                rate = lambda t, y: equations(t, y).consistent_rate()  # noqa: E731
                 slope, bend = two_derivatives(rate, sign * t, y, length)
                 dense["c" + name] = bend, None
             else:
-                rate = _rate(equations(sign * t, y))
+                rate = equations(sign * t, y).consistent_rate()
                 slope = jax.tree.map(lambda x: length.astype(x.dtype) * x, rate)
             dense["k" + name] = slope, None
         return (y1, None, dense, None, diffrax.RESULTS.successful), counts
@@ -241,13 +235,13 @@ def _step(equations: Callable, system, t0, t1, h, start: State) -> tuple[State, 
     moved = h * coordinate_rate(system, t0, q0, v0) if framed else none
     guess = _Unknown(v0, v0 if varies else none, moved, jnp.zeros(c, q0.dtype), w0)
     at, unravel = ravel_pytree(guess)
-    added = _added(first.mass, first.jac)
+    small = added(first.mass, first.jac)
     # Iterations end by what they change of states, not of multipliers.
     position, velocity = 1 / (1 + jnp.max(jnp.abs(q0))), 1 / (1 + jnp.max(jnp.abs(v0)))
     actuator = 1 / (1 + jnp.max(jnp.abs(w0), initial=0.0))
     scales = [jnp.abs(h) * position] * 2 + [position, 0.0, actuator]
     weights = filled(guess, *scales)
-    found, counts = root(residual, at, filled(guess, 0.0, 0.0, 0.0, added, 0.0), weights)
+    found, counts = root(residual, at, filled(guess, 0.0, 0.0, 0.0, small, 0.0), weights)
     x = unravel(found)
     b, q1 = end_of(x)
     force, jac, _ = impulse(t1, q1, b, x.w)
@@ -261,22 +255,5 @@ def _step(equations: Callable, system, t0, t1, h, start: State) -> tuple[State, 
 
     guess = b, jnp.zeros(c, q0.dtype)
     at, _ = ravel_pytree(guess)
-    found, also = root(last, at, filled(guess, 0.0, added), filled(guess, velocity, 0.0))
+    found, also = root(last, at, filled(guess, 0.0, small), filled(guess, velocity, 0.0))
     return State(q1, found[: v0.size], x.w), counts.and_also(also)
-
-
-def _added(mass, jac):
-    """What is added to the diagonal beside constraints, so that dependent ones leave it regular."""
-    small = float(jnp.finfo(mass.dtype).eps) ** _ADDED
-    return -small * jnp.sum(jac**2) / jnp.sum(jnp.abs(jnp.diagonal(mass)))
-
-
-def _rate(here) -> State:
-    """`dy/dt` at a state, by `M a + J^T lam = f`, `J a + gamma = 0`."""
-    d = here.dynamics
-    n, c = d.force.size, d.gamma.size
-    matrix = jnp.block([[d.mass, d.jac.T], [d.jac, jnp.zeros((c, c), d.mass.dtype)]])
-    added = filled((d.force, d.gamma), 0.0, _added(d.mass, d.jac))
-    solution = refined(matrix, jnp.concatenate([d.force, -d.gamma]), added)
-    rate, _ = here.rate(solution[:n])
-    return rate

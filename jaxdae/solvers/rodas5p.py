@@ -15,6 +15,7 @@ from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.linalg.lu import factored, product
 from jaxdae.solvers.base import AbstractStatelessSolver
 from jaxdae.solvers.dae_term import DAEAt, DAETerm
+from jaxdae.solvers.dense_output import AbstractDenseOutput
 
 # The coefficients as they are published, for stages that need no product with the Jacobian: with
 # `Gamma` the matrix of gamma_ij they are alpha Gamma^-1, and 1 / gamma - Gamma^-1 below the
@@ -69,7 +70,7 @@ def _below(rows) -> np.ndarray:
     return matrix
 
 
-class DenseOutput(diffrax.AbstractLocalInterpolation):
+class DenseOutput(AbstractDenseOutput):
     """The state between the ends of a step: a polynomial of degree 4, of order 4.
 
     Args:
@@ -86,17 +87,11 @@ class DenseOutput(diffrax.AbstractLocalInterpolation):
     y1: Any
     k: Any
 
-    def evaluate(self, t0, t1=None, left: bool = True):
-        """The state at a time [s], or its change between two."""
-        del left
-        if t1 is not None:
-            return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
-        step = self.t1 - self.t0
-        # A step of no length has its end everywhere.
-        part = jnp.where(step == 0, 1.0, (t0 - self.t0) / jnp.where(step == 0, 1.0, step))
+    def at(self, t):
+        """The state at a time [s]."""
 
         def between(y0, y1, k):
-            x = part.astype(y0.dtype)
+            x = self.part(t).astype(y0.dtype)
             return (1 - x) * y0 + x * (y1 + (1 - x) * (k[0] + x * (k[1] + x * k[2])))
 
         return jax.tree.map(between, self.y0, self.y1, self.k)
@@ -158,12 +153,10 @@ class Rodas5P(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
 
     def order(self, terms):
         """Order of convergence: 5."""
-        del terms
         return 5
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step; one of no length changes nothing."""
-        del solver_state, made_jump
         given, made = (terms, t0, t1, y0, args), self._made
         if _is_of_equations(terms) and not _inner(terms).in_kernel:
             # Derivatives of a matrix that is not finite are none, whatever they are multiplied by.

@@ -1,18 +1,18 @@
 """Steps under a controller that is asked at multiples of a period."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.checks import are_known, fails
 from jaxdae.solvers.base import refuse_memory
+from jaxdae.solvers.dense_output import AbstractDenseOutput
 from jaxdae.solvers.grid import Grid
-from jaxdae.solvers.wrapped import AbstractChangedEnds
+from jaxdae.solvers.wrapped import AbstractAroundController, AbstractChangedEnds
 
 # Of the time, in units of its round-off: what a multiple of a period may be off.
 _ROUND_OFF = 64
@@ -56,7 +56,7 @@ class Sampled(AbstractChangedEnds):
     @property
     def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Its dense output."""
-        return _DenseOutput(self.solver.interpolation_cls)
+        return eqx.Partial(_Held, self.solver.interpolation_cls)
 
     def between(self, t1, t, y0, y1, y):
         """A state on a step, with the memory as it is there.
@@ -75,41 +75,28 @@ class Sampled(AbstractChangedEnds):
         return w[w.size - self.size :]
 
 
-class _DenseOutput(NamedTuple):
-    """Makes the dense output of a step.
-
-    Args:
-        inner: makes that of the solver.
-    """
-
-    inner: Callable
-
-    def __call__(self, *, t0, t1, inner, before, after) -> "_Held":
-        return _Held(t0, t1, self.inner(t0=t0, t1=t1, **inner), before, after)
-
-
-class _Held(diffrax.AbstractLocalInterpolation):
+class _Held(AbstractDenseOutput):
     """Dense output of a step along which the memory is held.
 
     Args:
+        make: makes that of the solver.
         t0: beginning of the step [s].
         t1: its end [s].
-        inner: dense output of the solver.
+        inner: what dense output of the solver is made of.
         before: memory along the step.
         after: memory at its end.
     """
 
+    make: Callable
     t0: Any
     t1: Any
-    inner: Any
+    inner: dict[str, Any]
     before: Any
     after: Any
 
-    def evaluate(self, t0, t1=None, left=True):
-        if t1 is not None:
-            ends = self.evaluate(t1, left=left), self.evaluate(t0, left=left)
-            return jax.tree.map(lambda a, b: a - b, *ends)
-        return _held(self.t1, t0, self.before, self.after, self.inner.evaluate(t0, left=left))
+    def at(self, t):
+        y = self.make(t0=self.t0, t1=self.t1, **self.inner).evaluate(t)
+        return _held(self.t1, t, self.before, self.after, y)
 
 
 def _held(t1, t, before, after, y):
@@ -166,7 +153,7 @@ def sampled_grid(t0: float, t1: float, dt: float, period: float) -> np.ndarray:
     return np.concatenate([*parts, ends[-1:]])
 
 
-class SampleSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
+class SampleSteps(AbstractAroundController):
     """A step size controller whose steps end at multiples of a period.
 
     Args:
@@ -180,28 +167,8 @@ class SampleSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
     def __init__(self, controller: diffrax.AbstractAdaptiveStepSizeController, period: Any = None):
         self.controller, self.period = controller, period
 
-    # Dense output, implicit stages and diagnosis ask for the tolerances.
-
-    @property
-    def rtol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the controller."""
-        return self.controller.rtol
-
-    @property
-    def atol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the controller."""
-        return self.controller.atol
-
-    @property
-    def norm(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of the controller."""
-        return self.controller.norm
-
-    def wrap(self, direction):
-        return SampleSteps(self.controller.wrap(direction), self.period)
-
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        end, state = self.controller.init(terms, t0, t1, y0, dt0, args, func, error_order)
+        end, state = super().init(terms, t0, t1, y0, dt0, args, func, error_order)
         return self._limited(t0, end), state
 
     def adapt_step_size(

@@ -1,8 +1,9 @@
 """Steps with a symmetric projection onto the constraints, of explicit Runge-Kutta methods."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations.base import holding_rank
 from jaxdae.solvers.base import AbstractIterativeSolver
+from jaxdae.solvers.dense_output import AbstractDenseOutput
 from jaxdae.solvers.kernel_steps import ExplicitRungeKutta
 from jaxdae.solvers.newton import root
 from jaxdae.solvers.projection import nearest, policy
@@ -52,7 +54,7 @@ class SymmetricSteps(AbstractIterativeSolver):
     @property
     def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Its dense output."""
-        return _DenseOutput(ExplicitRungeKutta(self.solver))
+        return eqx.Partial(_Halves, ExplicitRungeKutta(self.solver))
 
     def order(self, terms):
         """Order of convergence: the next even number, which orders of symmetric methods are."""
@@ -65,7 +67,6 @@ class SymmetricSteps(AbstractIterativeSolver):
 
     def init(self, terms, t0, t1, y0, args):
         """Nothing is handed from step to step."""
-        del terms, t0, t1, y0, args
 
     def func(self, terms, t0, y0, args):
         """The rate at a time [s]."""
@@ -75,7 +76,6 @@ class SymmetricSteps(AbstractIterativeSolver):
         self, terms, t0, t1, y0, args, solver_state, made_jump, *, in_kernel: bool = False
     ):
         """One step, and what its iterations took."""
-        del solver_state, made_jump, in_kernel
         (start, _), (system, formulation, _) = y0, args
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         # Times as systems know them, which diffrax makes increase.
@@ -149,20 +149,7 @@ class SymmetricSteps(AbstractIterativeSolver):
         return (y1_tree, error, dense, None, diffrax.RESULTS.successful), counts
 
 
-class _DenseOutput(NamedTuple):
-    """Makes the dense output of a step.
-
-    Args:
-        method: of both halves.
-    """
-
-    method: ExplicitRungeKutta
-
-    def __call__(self, **parts) -> "_Halves":
-        return _Halves(self.method, **parts)
-
-
-class _Halves(diffrax.AbstractLocalInterpolation):
+class _Halves(AbstractDenseOutput):
     """Dense output of the two halves of a step, moved so that it meets the ends of the step.
 
     Args:
@@ -187,12 +174,9 @@ class _Halves(diffrax.AbstractLocalInterpolation):
     before: Any
     after: Any
 
-    def evaluate(self, t0, t1=None, left=True):
-        if t1 is not None:
-            ends = self.evaluate(t1, left=left), self.evaluate(t0, left=left)
-            return jax.tree.map(lambda a, b: a - b, *ends)
-        del left
-        t, middle = t0, self.t0 + (self.t1 - self.t0) / 2
+    def at(self, t):
+        """The state at a time [s]."""
+        middle = self.t0 + (self.t1 - self.t0) / 2
         (y0, unravel), (y1, _) = ravel_pytree(self.y0), ravel_pytree(self.y1)
         parts = ((self.t0, y0 + self.change, self.before), (self.t1, y1 - self.change, self.after))
         early, late = (

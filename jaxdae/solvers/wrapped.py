@@ -1,9 +1,10 @@
-"""Solvers whose steps are those of another one, with something done to the end of each."""
+"""Solvers around another one, step size controllers likewise; ends of steps that are changed."""
 
 import abc
 from typing import Any
 
 import diffrax
+import equinox as eqx
 
 from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.solvers.base import time_of
@@ -78,7 +79,6 @@ class AbstractChangedEnds(AbstractAroundSolver):
         """
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        del made_jump
         # The change is a jump: no rate of change is handed from one step to the next.
         y1, error, dense, solver_state, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state, made_jump=True
@@ -94,5 +94,34 @@ class AbstractChangedEnds(AbstractAroundSolver):
             y1: where `finish` has taken its end.
             dense: what that of the solver is made of.
         """
-        del y0
         return {**dense, "y1": y1} if "y1" in dense else dense
+
+
+class AbstractAroundController(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
+    """A step size controller that has the settings of another one, `controller`.
+
+    Dense output, implicit stages and diagnosis ask for these; of fixed steps they are none.
+    """
+
+    controller: eqx.AbstractVar[Any]
+
+    @property
+    def rtol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Relative tolerance of the controller."""
+        return getattr(self.controller, "rtol", 0.0)
+
+    @property
+    def atol(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Absolute tolerance of the controller."""
+        return getattr(self.controller, "atol", 0.0)
+
+    @property
+    def norm(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Norm of the controller."""
+        return getattr(self.controller, "norm", None)
+
+    def wrap(self, direction):
+        return eqx.tree_at(lambda x: x.controller, self, self.controller.wrap(direction))
+
+    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
+        return self.controller.init(terms, t0, t1, y0, dt0, args, func, error_order)

@@ -96,17 +96,7 @@ def motion_frequency(system, trajectory) -> float:
 
 
 class MeasuredSteps:
-    """Violations of runs along a motion, for many gains at once.
-
-    Args:
-        record: the motion of one run, finite at all its times.
-        solver: a Runge-Kutta solver.
-        dt: step [s].
-
-    Raises:
-        ValueError: for a record backward in time or too short, a formulation that does not take
-            gains or changes what they do, or an implicit method without a tolerance.
-    """
+    """Violations of runs along the motion of a `record`, for many gains at once."""
 
     def __init__(self, record: Any, solver, dt: float):
         _check_formulation(record.formulation)
@@ -210,17 +200,11 @@ def _driven(R, pairs, steps, weights):
 
 
 class MeasuredRoots(NamedTuple):
-    """The best roots along a motion, times the step.
+    """The best roots along a motion, times the step."""
 
-    Args:
-        pair: of position constraints; `None` without any.
-        single: of velocity constraints; likewise.
-        violation: root mean square that they leave, of all constraints over the step.
-    """
-
-    pair: tuple[complex, complex] | None
-    single: float | None
-    violation: float
+    pair: tuple[complex, complex] | None  # of position constraints; `None` without any
+    single: float | None  # of velocity constraints; likewise
+    violation: float  # root mean square that they leave, of all constraints over the step
 
     def __repr__(self) -> str:
         return shown(self)
@@ -231,19 +215,11 @@ def best_along(record: Any, solver, dt: float, margin: float) -> MeasuredRoots:
 
     The levels are joined by the rate of the motion: `|phi|^2 + |phi_dot / frequency|^2`.
 
-    Args:
-        record: the motion.
-        solver: a Runge-Kutta solver.
-        dt: largest step [s], at which violations are largest.
-        margin: largest step over smallest; roots are taken that all of these damp.
-
-    Returns:
-        `MeasuredRoots`.
-
     Raises:
-        ValueError: see `MeasuredSteps` and `motion_frequency`; for steps in which the motion turns
-            by more than half a period; and where a step from a state of the motion fails, whatever
-            the gains.
+        ValueError: see `motion_frequency`; for a record backward in time or shorter than a step, a
+            formulation that does not take gains or changes what they do, an implicit method without
+            a tolerance; for steps in which the motion turns by more than half a period, and where
+            a step from a state of the motion fails, whatever the gains.
     """
     frequency = motion_frequency(record.system, record)
     turn = frequency * dt

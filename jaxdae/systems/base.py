@@ -68,6 +68,21 @@ class Labels(Module):
             raise ValueError(f"no coordinate is called {name!r}; there are: {', '.join(names)}")
         return names.index(name)
 
+    def coordinate_indices(self, keys, n: int, what: str) -> list[int]:
+        """Positions among `n` of coordinates given by names or indices, one or a sequence.
+
+        Raises:
+            ValueError: for what is none of them; `what` they are is said.
+        """
+        keys = (keys,) if isinstance(keys, str | int) else keys
+        indices = [self.coordinate_index(k, n) if isinstance(k, str) else int(k) for k in keys]
+        for i in indices:
+            if not -n <= i < n:
+                raise ValueError(
+                    f"{what} coordinate {i} is out of range: there are {n} coordinates."
+                )
+        return [i % n for i in indices]
+
 
 def _holds_truth(values) -> bool:
     dtypes = [getattr(x, "dtype", type(x)) for x in jax.tree.leaves(values)]
@@ -160,22 +175,18 @@ class System(Module):
         belong to them. The columns of `N` must span directions along which the coordinates can move
         in any order (for quaternions: those of the unit sphere).
         """
-        del t, q
         return v
 
     def potential_energy(self, t, q) -> Real[Array, ""]:
         """Potential energy `V(t, q)` [J], a scalar."""
-        del t
         return jnp.zeros((), q.dtype)
 
     def dissipation(self, t, q, v) -> Real[Array, ""]:
         """Rayleigh dissipation function `D(t, q, v)` [W]; the force is `-dD/dv`."""
-        del t, v
         return jnp.zeros((), q.dtype)
 
     def force(self, t, q, v, w, u) -> Real[Array, " n"]:
         """Other generalized forces, of the shape of `v`; `w` actuator state, `u` control input."""
-        del t, q, w, u
         return jnp.zeros_like(v)
 
     def stiff_force(self, t, q, v, w, u) -> Real[Array, " n"]:
@@ -185,7 +196,6 @@ class System(Module):
         stiff spring: it changes no motion. Methods such as `diffrax.KenCarp4` take it implicitly
         and the rest explicitly; others do not ask for it.
         """
-        del t, q, w, u
         return jnp.zeros_like(v)
 
     def reaction_dependent_force(self, t, q, v, w, u, lam) -> Real[Array, " n"] | None:
@@ -211,11 +221,9 @@ class System(Module):
         Returns:
             Shape `(n,)`, or `None` where there are no such forces.
         """
-        del t, q, v, w, u, lam
 
     def position_constraints(self, t, q) -> Real[Array, " m"]:
         """Holonomic constraints `f(t, q) = 0`, shape `(m,)`."""
-        del t
         return jnp.zeros((0,), q.dtype)
 
     def velocity_constraints(self, t, q, v) -> Real[Array, " r"]:
@@ -225,12 +233,10 @@ class System(Module):
         are `-(dg/dv)^T lam` [Chetaev1932]. For constraints affine in `v` it is the rule of
         d'Alembert and Lagrange; for others it is a postulate of its own.
         """
-        del t, v
         return jnp.zeros((0,), q.dtype)
 
     def actuator_rate(self, t, q, v, w, u) -> Real[Array, " k"]:
         """Rate `dw/dt` of the actuator state, shape `(k,)`."""
-        del t, q, v, u
         return jnp.zeros_like(w)
 
     def mass_matrix(self, t, q) -> Real[Array, "n n"] | None:
@@ -239,7 +245,6 @@ class System(Module):
         `None` means that it is derived from `kinetic_energy`. A declared one is taken at its word
         by `evaluate`; `jaxdae.check_system` compares it with the energy.
         """
-        del t, q
         return None
 
     def labels(self) -> Labels:
@@ -256,7 +261,6 @@ class System(Module):
         Returns:
             Named points and what joins them; see `jaxdae.Points`.
         """
-        del t, q
 
 
 def _unassignable(system: System, name: str) -> str:

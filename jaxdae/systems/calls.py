@@ -48,18 +48,7 @@ _REMEDIES: tuple[tuple[type[Exception], str], ...] = (
 def call_with_shapes(name: str, function: Callable, args: tuple, names: tuple[str, ...]) -> Any:
     """What a user's function returns, as shapes; nothing is computed.
 
-    Args:
-        name: of the function, for messages.
-        function: traceable by JAX.
-        args: arrays or shapes.
-        names: of the arguments.
-
-    Returns:
-        Its result with shapes in place of arrays.
-
-    Raises:
-        ValueError: naming the function, the line, and the remedy; also where it reads past the end
-            of an array.
+    A failure names the function, the line, and the remedy; reading past the end of an array is one.
     """
     try:
         # The function is an argument as well: its parameters are traced as they are in a run.
@@ -96,11 +85,7 @@ class UntraceableError(ValueError):
 
 
 def traced_in_words(name: str, function: Callable, *args) -> Any:
-    """What a function returns that may be given traced values; other errors are its own.
-
-    Raises:
-        UntraceableError: naming the function, the line, and the remedy.
-    """
+    """What a function returns that may be given traced values; other errors are its own."""
     try:
         return function(*args)
     except Exception as error:
@@ -112,11 +97,7 @@ def traced_in_words(name: str, function: Callable, *args) -> Any:
 
 
 def check_instance(name: str, value: Any, kind: Any, example: str) -> None:
-    """An argument of the right kind.
-
-    Raises:
-        TypeError: naming the argument, what it is, and what it should be.
-    """
+    """An argument of the right kind."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {described(value)}; give {example}.")
 
@@ -127,11 +108,7 @@ def described(value: Any) -> str:
 
 
 def call_in_words(name: str, function: Callable) -> Any:
-    """What a user's function of no arguments returns.
-
-    Raises:
-        ValueError: naming the function, the line, and what it failed with.
-    """
+    """What a user's function of no arguments returns."""
     try:
         return function()
     except Exception as error:
@@ -144,11 +121,7 @@ def _call(function, *args):
 
 
 def check_parameters(name: str, function: Any, names: tuple[str, ...]) -> None:
-    """A Python function that can be called with given arguments by position.
-
-    Raises:
-        ValueError: naming the function, its parameters, and those that it must have.
-    """
+    """A Python function that can be called with given arguments by position."""
     wanted = ", ".join(names)
     if not callable(function):
         raise ValueError(f"{name} is {function!r}; it must be a function of ({wanted}).")
@@ -166,11 +139,7 @@ def check_parameters(name: str, function: Any, names: tuple[str, ...]) -> None:
 
 
 def check_real(name: str, out: Any, *, differentiated: bool) -> None:
-    """Numbers that are real, and of floating point where they are differentiated.
-
-    Raises:
-        ValueError: naming the function, the type of what it returned, and the remedy.
-    """
+    """Numbers that are real, and of floating point where they are differentiated."""
     dtype = jnp.result_type(out) if isinstance(out, int | float | complex) else out.dtype
     if jnp.issubdtype(dtype, jnp.complexfloating):
         raise ValueError(

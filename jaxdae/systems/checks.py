@@ -66,12 +66,7 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
 
 
 def check_functions(system: System, state: State, u=None, t=0.0, *, forces: bool = True) -> None:
-    """What `check_system` checks by tracing alone, before every run.
-
-    Raises:
-        TypeError: as `check_system`.
-        ValueError: as `check_system`.
-    """
+    """What `check_system` checks by tracing alone, before every run."""
     check_instance("system", system, System, "an instance of your jaxdae.System")
     check_class(type(system))
     check_resolved(system)
@@ -130,12 +125,7 @@ _ARGUMENTS = ("t", "q", "v", "w", "u", "lam")
 
 
 def check_tolerance(name: str, value) -> None:
-    """A tolerance is a number not below zero, or `None`.
-
-    Raises:
-        TypeError: for anything but a number.
-        ValueError: for a negative one or NaN.
-    """
+    """A tolerance is a number not below zero, or `None`."""
     if value is None or not are_known(value):
         return
     if isinstance(value, bool | str) or np.ndim(value) or not np.isrealobj(value):
@@ -145,11 +135,7 @@ def check_tolerance(name: str, value) -> None:
 
 
 def check_symmetric_mass(system: System, t, state: State) -> None:
-    """A declared mass matrix is symmetric, to round-off, at a state.
-
-    Raises:
-        ValueError: naming the pair of entries that differ most.
-    """
+    """A declared mass matrix is symmetric, to round-off, at a state."""
     if unwrapped(type(system).mass_matrix) is unwrapped(System.mass_matrix):
         return
     declared = system.mass_matrix(jnp.asarray(t, state.q.dtype), state.q)
@@ -227,11 +213,7 @@ def _returned(system: System, function: str, args) -> Any:
 
 @where_known
 def check_linear_rate(system: System, t, state: State) -> None:
-    """Rates of coordinates are linear in the velocities, as the equations take for granted.
-
-    Raises:
-        ValueError: for others, with an amount and the remedy.
-    """
+    """Rates of coordinates are linear in the velocities, as the equations take for granted."""
     if not has_rate(system):
         return
     n, dtype = state.v.size, state.q.dtype

@@ -16,15 +16,8 @@ from jaxdae.systems.calls import call_in_words, check_parameters, unwrapped
 def check_class(declared: type, kind: type = System) -> None:
     """Names in a declaration that would be left out in silence.
 
-    Args:
-        declared: the class that a user has written.
-        kind: the class of this library that it fills in.
-
-    Raises:
-        ValueError: for a function whose name is nearly one of the contract.
-
-    Warns:
-        UserWarning: for a number without an annotation, which is no parameter.
+    A `ValueError` names a function whose name is nearly one of the contract, a `UserWarning` a
+    number without an annotation, which is no parameter.
     """
     contract = [name for name in vars(kind) if not name.startswith("_")]
     written = [base for base in declared.__mro__ if issubclass(base, kind) and base is not kind]
@@ -73,11 +66,7 @@ def _stands_for_value(x: Any) -> bool:
 
 
 def check_resolved(system: Any) -> None:
-    """Parameters are numbers; a parametrization stands for one only while it is tuned.
-
-    Raises:
-        TypeError: naming the parameter and what puts its value in its place.
-    """
+    """Parameters are numbers; a parametrization stands for one only while it is tuned."""
     result, _ = jax.tree_util.tree_flatten_with_path(system, is_leaf=_stands_for_value)
     for path, value in result:
         if _stands_for_value(value):
@@ -91,12 +80,7 @@ def check_resolved(system: Any) -> None:
 
 
 def check_labels(system: System) -> None:
-    """Labels come from a function, which fails nowhere.
-
-    Raises:
-        TypeError: for labels of another kind.
-        ValueError: naming the line in which the function failed.
-    """
+    """Labels come from a function, which fails nowhere."""
     name = f"{type(system).__name__}.labels"
     how, labels = "is", system.labels
     if callable(labels):
@@ -111,11 +95,7 @@ def check_labels(system: System) -> None:
 
 
 def check_label_counts(system: System, n: int, constraints: int) -> None:
-    """Fewer names than things are numbered; more of them belong to something else.
-
-    Raises:
-        ValueError: naming the field, how many names it has, and how many there may be.
-    """
+    """Fewer names than things are numbered; more of them belong to something else."""
     labels = system.labels()
     for field, most, what in (
         ("coordinates", n, "coordinate"),

@@ -327,11 +327,6 @@ def _indices(system, fixed, n: int, k: int) -> list[int]:
     for key in fixed:
         if key in actuators and key not in coordinates:
             out.append(n + actuators.index(key))
-            continue
-        index = labels.coordinate_index(key, n) if isinstance(key, str) else int(key)
-        if not -n <= index < n:
-            raise ValueError(
-                f"fixed coordinate {index} is out of range: there are {n} coordinates."
-            )
-        out.append(index % n)
+        else:
+            out += labels.coordinate_indices(key, n, "fixed")
     return out

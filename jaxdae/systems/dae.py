@@ -62,7 +62,6 @@ class DAE(Module):
             z: algebraic variables, or `None`.
             u: control input, or `None`.
         """
-        del t, y, z, u
 
     def constraints(self, t, y, z, u) -> PyTree:
         """Residuals of the algebraic equations, as many numbers as `z` has, in any pytree.
@@ -70,7 +69,6 @@ class DAE(Module):
         Keys of a dictionary name the equations. Without them `y' = rate` are ordinary differential
         equations. Arguments are those of `rate`.
         """
-        del t, y, z, u
         return ()
 
     def mass(self, t, y) -> Real[Array, "n n"] | None:
@@ -79,7 +77,6 @@ class DAE(Module):
         They are in the order of `jax.flatten_util.ravel_pytree`: dictionaries by sorted keys.
         Equations with a singular matrix are declared by `residual`.
         """
-        del t, y
 
     def residual(self, t, y, y_dot, u) -> PyTree:
         """Residuals of implicit equations, as many numbers as `y` has, in any pytree.
@@ -90,7 +87,6 @@ class DAE(Module):
             y_dot: their rates `dy/dt`, of the same structure.
             u: control input, or `None`.
         """
-        del t, y, y_dot, u
 
 
 def declares(dae: DAE, name: str) -> bool:

@@ -22,18 +22,13 @@ from jaxdae.systems.calls import (
 )
 from jaxdae.systems.class_checks import check_class, check_resolved
 from jaxdae.systems.dae import DAE, declares, is_implicit, Variables
-from jaxdae.systems.dae_equations import DAEEquations, dtype_of
+from jaxdae.systems.dae_equations import beside_rates, DAEEquations, dtype_of, lengths
 from jaxdae.systems.dae_names import entry_names, listed, variable_names
 from jaxdae.systems.precision import as_floats
 
 
 def as_variables(dae: DAE, y, z) -> Variables:
-    """Variables as arrays of one floating-point type; rates of `None` are zero.
-
-    Raises:
-        TypeError: naming what is no number, and for the wrong kind of declaration.
-        ValueError: for complex numbers, and rates of another structure than `y`.
-    """
+    """Variables as arrays of one floating-point type; rates of `None` are zero."""
     check_instance("dae", dae, DAE, "an instance of your jaxdae.DAE")
     second = "y_dot" if is_implicit(dae) else "z"
     leaves, structure = jax.tree.flatten((y, z))
@@ -56,12 +51,7 @@ def as_variables(dae: DAE, y, z) -> Variables:
 
 
 def check_shapes(equations: DAEEquations, t, variables: Variables) -> None:
-    """Check what every function returns, and that equations are as many as unknowns.
-
-    Raises:
-        ValueError: naming the function, what it returned and what was expected.
-        TypeError: for parameters that are no numbers.
-    """
+    """Check what every function returns, and that equations are as many as unknowns."""
     dae, name = equations.dae, type(equations.dae).__name__
     check_class(type(dae), DAE)
     check_resolved(dae)
@@ -96,12 +86,8 @@ def index_of(equations: DAEEquations, t, variables: Variables) -> int:
     Ranks are those of matrices with rows and columns scaled, and a singular value counts as zero
     below the 3/4 power of the machine epsilon, relative to the largest.
 
-    Returns:
-        0, 1 or 2.
-
-    Raises:
-        ValueError: naming equations and variables where the index is higher, the mass matrix is
-            singular, or something is not finite.
+    A `ValueError` names equations and variables where the index is higher than 2, the mass matrix
+    is singular, or something is not finite.
     """
     index = equations.index(t, variables)
     if not are_known(equations, t, variables):
@@ -138,12 +124,7 @@ def is_of_index(equations: DAEEquations, index: int, t, variables: Variables):
         regular = [_is_regular(x, tolerance) for x in known.values()]
         return jnp.all(jnp.stack(regular)) if regular else jnp.array(True)
     by_rates, by_y = known["by_rates"], known["by_y"]
-    scaled = by_rates / _lengths(by_rates, 0)
-    rows = _lengths(scaled, 1)
-    scaled = scaled / rows
-    rest = jnp.eye(len(scaled), dtype=scaled.dtype) - scaled @ jnp.linalg.pinv(
-        scaled, rtol=tolerance
-    )
+    rest, rows = beside_rates(by_rates)
     parts = by_rates / rows, rest @ (by_y / rows)
     units = [jnp.maximum(jnp.max(jnp.abs(x)), jnp.finfo(x.dtype).tiny) for x in parts]
     return _is_regular(parts[0] / units[0] + parts[1] / units[1], tolerance)
@@ -151,16 +132,11 @@ def is_of_index(equations: DAEEquations, index: int, t, variables: Variables):
 
 def _is_regular(matrix, tolerance: float):
     """Whether a matrix is regular, with columns scaled to unit length, then rows."""
-    scaled = matrix / _lengths(matrix, 0)
-    scaled = scaled / _lengths(scaled, 1)
+    scaled = matrix / lengths(matrix, 0)
+    scaled = scaled / lengths(scaled)
     finite = jnp.all(jnp.isfinite(scaled))
     values = jnp.linalg.svd(jnp.where(finite, scaled, 0.0), compute_uv=False)
     return finite & (jnp.min(values, initial=jnp.inf) > tolerance * jnp.max(values, initial=0.0))
-
-
-def _lengths(matrix, axis: int):
-    found = jnp.linalg.norm(matrix, axis=axis, keepdims=True)
-    return jnp.where(found > 0, found, 1.0)
 
 
 _MEANING = {
@@ -209,8 +185,7 @@ def _judge_semi_explicit(equations, variables, index, known, where: str, toleran
     rank = _rank(known[key], tolerance)
     if rank.rank == len(z_names):
         return
-    equation_names = constraint_names(equations, variables)
-    which = _dependent(rank, equation_names)
+    which = _dependent(rank, equation_names(equations, variables))
     if index == 1:
         remedy = (
             "Constraints that do not depend on z at all are of index 2, which is solved; a mixture "
@@ -239,7 +214,7 @@ def _judge_implicit(equations, variables, index, known, where: str, tolerance: f
     rank, regular = implicit_ranks(by_rates, by_y, tolerance)
     if regular.rank == n:
         return
-    names = residual_names(equations, variables)
+    names = equation_names(equations, variables)
     raise ValueError(
         f"{where}: the index of the residual is higher than 1: of {n} equations {rank} determine "
         f"rates, and the other {n - rank}, which are algebraic, leave {n - regular.rank} of the "
@@ -281,17 +256,10 @@ def _dependent(rank: NumericalRank, names: list[str]) -> str:
     return f"{listed([names[i] for i in some])} depend on each other"
 
 
-def constraint_names(equations: DAEEquations, variables: Variables) -> list[str]:
-    """Names of the algebraic equations, from the keys of what `constraints` returns."""
-    return _equation_names(equations, variables, "constraints")
+def equation_names(equations: DAEEquations, variables: Variables) -> list[str]:
+    """Names of constraints or residuals, from the keys of what the declaration returns."""
+    name = "residual" if equations.implicit else "constraints"
 
-
-def residual_names(equations: DAEEquations, variables: Variables) -> list[str]:
-    """Names of implicit equations, from the keys of what `residual` returns."""
-    return _equation_names(equations, variables, "residual")
-
-
-def _equation_names(equations: DAEEquations, variables: Variables, name: str) -> list[str]:
     def shapes(t, variables):
         u = equations.control(t, variables)
         return getattr(equations.dae, name)(t, variables.y, variables.z, u)

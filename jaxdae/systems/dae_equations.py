@@ -85,6 +85,24 @@ class DAEEquations(Module):
         return 1 if dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1][0] else 2
 
 
+def lengths(matrix, axis: int = 1):
+    """Lengths of rows or columns, without derivatives; 1 for those that are zero."""
+    found = jnp.linalg.norm(jax.lax.stop_gradient(matrix), axis=axis, keepdims=True)
+    return jnp.where(found > 0, found, 1.0)
+
+
+def beside_rates(by_rates):
+    """Projection onto what `dresidual/dy'` does not reach, and the scales `(n, 1)` of equations.
+
+    It is applied to scaled equations: those with rates by their derivatives by these.
+    """
+    columns = lengths(by_rates, 0)
+    rows = lengths(by_rates / columns)
+    scaled = by_rates / columns / rows
+    inverse = jnp.linalg.pinv(scaled, rtol=float(jnp.finfo(by_rates.dtype).eps) ** 0.75)
+    return jnp.eye(len(scaled), dtype=scaled.dtype) - scaled @ inverse, rows
+
+
 def dtype_of(variables: Variables):
     """The floating-point type of variables."""
     return jnp.result_type(*jax.tree.leaves(variables))

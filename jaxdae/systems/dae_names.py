@@ -9,12 +9,7 @@ from jaxdae.systems.dae import Variables
 
 
 def entry_names(root: str, tree: Any) -> list[str]:
-    """A name for each number in a pytree of arrays or shapes, in the order of `ravel_pytree`.
-
-    Args:
-        root: what the names begin with, such as "y" or "constraints".
-        tree: arrays, shapes or numbers.
-    """
+    """A name for each number in a pytree of arrays or shapes, in the order of `ravel_pytree`."""
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = root + jax.tree_util.keystr(path)

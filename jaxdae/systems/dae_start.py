@@ -1,7 +1,6 @@
 """Consistent starts of differential-algebraic equations: what is held, and what moves."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +17,10 @@ from jaxdae.systems.dae import DAE, Variables
 from jaxdae.systems.dae_checks import (
     as_variables,
     check_shapes,
-    constraint_names,
+    equation_names,
     index_of,
-    residual_names,
 )
-from jaxdae.systems.dae_equations import DAEEquations, dtype_of
+from jaxdae.systems.dae_equations import beside_rates, DAEEquations, dtype_of, lengths
 from jaxdae.systems.dae_names import listed, variable_names
 from jaxdae.systems.precision import in_dtype
 
@@ -190,18 +188,12 @@ def _along_gradients(function: Callable, x, moves):
     Gradients are scaled to unit length, which makes multipliers lengths.
     """
     gradients = jnp.where(moves, jax.jacfwd(function)(x), 0.0)
-    gradients = gradients / _lengths(gradients)
+    gradients = gradients / lengths(gradients)
     along = lambda mu: x + gradients.T @ mu  # noqa: E731
     none = jnp.zeros(gradients.shape[0], x.dtype)
     # Equations of what is held alone hold or not; their multipliers are zero.
     unmoved = ~jnp.any(gradients != 0, axis=1)
     return along(root(lambda mu: jnp.where(unmoved, mu, function(along(mu))), none))
-
-
-def _lengths(rows):
-    """Lengths of rows as a column, without derivatives; 1 for those that are zero."""
-    found = jnp.linalg.norm(jax.lax.stop_gradient(rows), axis=1, keepdims=True)
-    return jnp.where(found > 0, found, 1.0)
 
 
 def _implicit(equations: DAEEquations, t, y, z, moves):
@@ -211,11 +203,13 @@ def _implicit(equations: DAEEquations, t, y, z, moves):
     def residual(t, y, z):
         return equations.residual(t, Variables(of_y(y), of_z(z)))
 
-    beside = partial(_beside_rates, residual)
+    def beside(t, y, z):
+        return beside_rates(jax.jacfwd(residual, 2)(t, y, z))
+
     project, rows = beside(t, y, z)
-    gradients = project @ (jax.jacfwd(residual, 1)(t, y, z) / rows[:, None])
+    gradients = project @ (jax.jacfwd(residual, 1)(t, y, z) / rows)
     gradients = jnp.where(moves, gradients, 0.0)
-    gradients = gradients / _lengths(gradients)
+    gradients = gradients / lengths(gradients)
     unmoved = ~jnp.any(gradients != 0, axis=1)
 
     def parts(mu, z, beside):
@@ -224,6 +218,7 @@ def _implicit(equations: DAEEquations, t, y, z, moves):
         value = residual(t, there, z)
         drift = jax.jvp(lambda t, y: residual(t, y, z), (t, there), (jnp.ones_like(t), z))[1]
         project, rows = beside(t, there, z)
+        rows = rows[:, 0]
         value, part, acting = value / rows, project @ (value / rows), project @ mu
         # Of what is held alone the algebraic part holds or not, and its multipliers are zero; what
         # gradients of rows without such a part would add is left out.
@@ -283,9 +278,9 @@ def rates(equations: DAEEquations, index: int, t, variables: Variables) -> Varia
         def conditions(t, y, z):
             """Of rates: the residual, its algebraic part in the form of a derivative by time."""
             drift = jax.jvp(lambda t, y: residual(t, y, z), (t, y), (one, z))[1]
-            project, rows = _beside_rates(residual, t, y, z)
-            value = residual(t, y, z) / rows
-            return value - project @ value + project @ (drift / rows)
+            project, rows = beside_rates(jax.jacfwd(residual, 2)(t, y, z))
+            value, drift = residual(t, y, z) / rows[:, 0], drift / rows[:, 0]
+            return value - project @ value + project @ drift
 
         drift = jax.jvp(lambda t, y: conditions(t, y, z), (t, y), (one, z))[1]
         by_z = jax.jacfwd(conditions, 2)(t, y, z)
@@ -298,20 +293,6 @@ def rates(equations: DAEEquations, index: int, t, variables: Variables) -> Varia
     drift = jax.jvp(fixed, (t, variables.y), (one, y_dot))[1]
     by_z = jax.jacfwd(lambda z: of(t, variables._replace(z=of_z(z))))(z)
     return Variables(y_dot, of_z(jnp.linalg.solve(by_z, -drift)))
-
-
-def _beside_rates(residual: Callable, t, y, z):
-    """Projection onto what the derivative by rates does not reach, and what it is applied to.
-
-    Equations are scaled: those with rates by their derivatives by these, others are not.
-    """
-    matrix = jax.jacfwd(residual, 2)(t, y, z)
-    columns = _lengths(matrix.T).T
-    rows = _lengths(matrix / columns)
-    scaled = matrix / columns / rows
-    tolerance = float(jnp.finfo(y.dtype).eps) ** 0.75
-    inverse = jnp.linalg.pinv(scaled, rtol=tolerance)
-    return jnp.eye(y.size, dtype=y.dtype) - scaled @ inverse, rows[:, 0]
 
 
 class DAEViolation(NamedTuple):
@@ -359,10 +340,10 @@ def violation(equations: DAEEquations, index: int, t, variables: Variables) -> D
 def condition_names(equations: DAEEquations, index: int, variables: Variables) -> list[str]:
     """Names of what `violation` gives."""
     if equations.implicit:
-        return residual_names(equations, variables)
+        return equation_names(equations, variables)
     if index == 0:
         return []
-    names = constraint_names(equations, variables)
+    names = equation_names(equations, variables)
     return names if index == 1 else [*names, *(f"d/dt {x}" for x in names)]
 
 
@@ -377,12 +358,7 @@ def is_near(equations: DAEEquations, index: int, t, variables: Variables, tolera
 def check_start(
     equations: DAEEquations, index: int, t, variables: Variables, tolerance: float | None
 ) -> None:
-    """Refuse a start that is not finite, or is off the equations, where its numbers are known.
-
-    Raises:
-        ConsistencyError: naming the equation, by how much it fails, when, and the remedy.
-        ValueError: naming the variable that is not finite.
-    """
+    """Refuse a start that is not finite, or is off the equations, where its numbers are known."""
     if not are_known(equations, t, variables):
         return
     for names, values in zip(variable_names(variables, equations.implicit), variables, strict=True):

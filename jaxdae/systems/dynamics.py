@@ -163,11 +163,7 @@ def applied_force(system: System, t, q, v, w, u, lam=None) -> Float[Array, " n"]
 
 
 def other_force(system: System, t, q, v, w, u, lam=None) -> Float[Array, " n"]:
-    """`force`, and what depends on the multipliers, shape `(n,)`.
-
-    Raises:
-        ValueError: for a system whose forces depend on the multipliers, without `lam`.
-    """
+    """`force`, and what depends on the multipliers, shape `(n,)`."""
     force = system.force(t, q, v, w, u)
     if lam is None:
         refuse_reaction_forces(system, t, q, v, w, u)

@@ -89,14 +89,8 @@ def unsatisfied(system: System, t, state: State) -> Violation:
     Round-off where the constraints are compatible, whatever the distance and the rank are. Where
     they are not, about the least residual that any motion can have there.
 
-    Args:
-        system: the declaration.
-        t: time [s].
-        state: near the constraints.
-
-    Returns:
-        `phi (m,)` and `phi_dot (m+r,)`, without derivatives; the latter zero where all constraints
-        are of positions, whose rates can be satisfied wherever they themselves can.
+    Without derivatives; `phi_dot` is zero where all constraints are of positions, whose rates can
+    be satisfied wherever they themselves can.
     """
     system, t, state = _plain(system, t, state)
     q, v = _on_constraints(system, t, state.q, state.v, _STEPS)
@@ -144,13 +138,13 @@ def look(system: System, t, state: State) -> Look:
 def surely_independent(jac: np.ndarray, phi: np.ndarray) -> bool:
     """Whether constraints are independent without a closer look, by their singular values.
 
-    Args:
-        jac: Jacobian at a state, position constraints first, shape `(m+r, n)`.
-        phi: residuals of the position constraints there, shape `(m,)`.
+    `jac (m+r, n)` has position constraints first, `phi (m,)` are their residuals.
     """
     lengths = np.linalg.norm(jac[: phi.size], axis=1)
     distance = np.max(np.abs(phi) / np.where(lengths > 0, lengths, 1.0), initial=0.0)
     values = numerical_rank(jac).singular_values
+    if values[0] == 0:  # constraints that are all released
+        return False
     exact = Look(jac, phi, values[-1] / values[0], distance)
     return jac.shape[0] <= jac.shape[1] and bool(exact.bounds_suffice())
 
@@ -161,12 +155,8 @@ def are_dependent(system: System, t, state: State, kernel=None) -> Bool[Array, "
     For programs in which hardly any time may be spent: one loop of few steps to the constraints,
     which ends where all members of a batch are surely independent, mostly after the first.
 
-    Args:
-        system: the declaration.
-        t: time [s].
-        state: near the constraints.
-        kernel: makes a kernel of a function and examples of its arguments, or returns `None` where
-            there can be none.
+    `kernel` makes a kernel of a function and examples of its arguments, or returns `None` where
+    there can be none.
     """
     system, t, state = _plain(system, t, state)
     q, v = state.q, state.v
@@ -213,11 +203,7 @@ class _Nearer(NamedTuple):
 def _closer(residual, arguments, ends: bool, kernel):
     """The point of `residual(x, ...) = 0` next to `x`, and whether constraints are independent.
 
-    Args:
-        residual: function of `x`, shape `(n,)`, and of more, shape `(c,)`.
-        arguments: the start, shape `(n,)`, and what else it takes.
-        ends: whether to end where constraints are surely independent.
-        kernel: as for `are_dependent`.
+    `residual(x, ...)` takes `arguments`; the loop `ends` where constraints are surely independent.
     """
     x, *rest = arguments
 
@@ -266,14 +252,6 @@ def approach(residual, x, steps: int = _STEPS):
     Levenberg-Marquardt steps `dx = -J^T (J J^T + mu)^-1 r` with rows of unit length and `mu` the
     square of the distance, which converge quadratically whatever the rank of `J` is
     [YamashitaFukushima2001].
-
-    Args:
-        residual: function of `(n,)`, shape `(c,)`.
-        x: start, shape `(n,)`.
-        steps: their number.
-
-    Returns:
-        The point, shape `(n,)`.
     """
     slopes = jax.jacfwd(lambda x: (residual(x),) * 2, has_aux=True)
 

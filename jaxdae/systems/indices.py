@@ -45,12 +45,6 @@ def clipped_index(program: ClosedJaxpr) -> Clipped | None:
 
     Indices that are computed from the arguments are not known here. Those of `jnp.take` and
     `.at[…]` have modes of their own for what is outside, and are left to them.
-
-    Args:
-        program: the function as JAX traced it.
-
-    Returns:
-        The index and its place; `None` where all constant ones are inside.
     """
     return next(_clipped(program.jaxpr, _known(program.jaxpr.constvars, program.consts)), None)
 

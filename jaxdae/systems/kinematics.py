@@ -23,15 +23,7 @@ def has_rate(system: Any) -> bool:
 
 
 def refuse_rates(system: Any, who: str) -> None:
-    """Refuse a system whose velocities are not rates of its coordinates.
-
-    Args:
-        system: the declaration.
-        who: what cannot take it.
-
-    Raises:
-        ValueError: for such a system.
-    """
+    """Refuse a system whose velocities are not rates of its coordinates."""
     if has_rate(system):
         raise ValueError(
             f"{who} takes velocities for rates of coordinates, and {type(system).__name__} "
@@ -45,12 +37,6 @@ def coordinate_rate(system, t, q, v):
 
     Linear in `v`, of the shape of `q`; `v` itself where velocities are rates of coordinates.
     Whatever differentiates along a motion, or moves coordinates by velocities, asks here.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates.
-        v: velocities, or a direction of them.
     """
     return system.rate(t, q, v) if has_rate(system) else v
 
@@ -58,11 +44,7 @@ def coordinate_rate(system, t, q, v):
 def velocities_of(system, t, q, q_dot):
     """Velocities `v` of given rates of the coordinates: the left inverse of `coordinate_rate`.
 
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates.
-        q_dot: their rates; the nearest that velocities can give are taken.
+    Of the rates the nearest that velocities can give are taken.
     """
     if not has_rate(system):
         return q_dot
@@ -71,11 +53,7 @@ def velocities_of(system, t, q, q_dot):
 
 
 def velocity_count(system, t, q) -> int:
-    """Number of velocities: that of coordinates, or as many as `rate` takes.
-
-    Raises:
-        ValueError: where no number of velocities gives rates of the shape of the coordinates.
-    """
+    """Number of velocities: that of coordinates, or as many as `rate` takes."""
     if not has_rate(system):
         return q.size
     for count in range(q.size, 0, -1):
@@ -121,15 +99,7 @@ def along_motion(system, t, q, v) -> tuple:
 
 
 def generalized_force(system, t, q, v, gradient):
-    """The force on the velocities that a gradient by the coordinates is: `(dq/dt)`'s transpose.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates.
-        v: velocities; their shape is that of the result.
-        gradient: of an energy, of the shape of `q`.
-    """
+    """The force on the velocities that a gradient by the coordinates is: `(dq/dt)`'s transpose."""
     return jax.vjp(partial(coordinate_rate, system, t, q), v)[1](gradient)[0]
 
 
@@ -139,13 +109,6 @@ def frame_force(system, t, q, v, momentum):
     Virtual displacements `dq = N eta` vary the velocities by `eta' + C eta` with
     `C eta = N^+ (dN/dt eta - (dN/dq N eta) v)`, `dN/dt` along the motion, so that the momentum `p`
     adds `C^T p` to the forces (d'Alembert's principle; for constant `C` Euler's equations).
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates.
-        v: velocities.
-        momentum: `dT/dv`.
     """
     if not has_rate(system):
         return jnp.zeros_like(v)

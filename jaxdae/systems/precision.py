@@ -61,31 +61,16 @@ def known_array(value, dtype):
 def as_floats(*values) -> tuple[Any, ...]:
     """Arrays of one floating-point type: that of the arrays given; lists and integers follow.
 
-    Args:
-        values: arrays, numbers, nested lists, or `None`, which stays.
-
-    Returns:
-        A tuple of arrays.
-
-    Raises:
-        ValueError: for complex numbers.
+    `None` stays.
     """
     jax.tree.map(_refuse_complex, values)
     typed = [x for x in values if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)]
     dtype = jnp.result_type(*typed) if typed else jnp.result_type(float)
-    return tuple(None if x is None else _float(x, dtype) for x in values)
-
-
-def _float(value, dtype):
-    return known_array(value, dtype)
+    return tuple(None if x is None else known_array(x, dtype) for x in values)
 
 
 def as_numbers(name: str, value, dtype):
-    """An array of one floating-point type.
-
-    Raises:
-        TypeError: naming what is no number.
-    """
+    """An array of one floating-point type."""
     try:
         return jnp.asarray(value, dtype)
     except (TypeError, ValueError) as error:

@@ -20,17 +20,8 @@ def nearest_on_program(nearest, system: System, program: ActuatorProgram, t, sta
     In the metric `|dq|_M^2 + |dv|_M^2 + |dw|^2`: a program couples all three, so that they move
     together.
 
-    Args:
-        nearest: `nearest(constraint, metric, x0, free)`, the point of `constraint(x) = 0` nearest
-            to `x0`.
-        system: the declaration.
-        program: `psi`.
-        t: time [s].
-        state: to start from.
-        free: which coordinates, at both levels, and actuator states may move, shape `(n + k,)`.
-
-    Returns:
-        `State`.
+    `nearest(constraint, metric, x0, free)` is the point of `constraint(x) = 0` nearest to `x0`;
+    `free` says which coordinates, at both levels, and actuator states may move, shape `(n + k,)`.
     """
     n, k = state.q.size, state.w.size
     free = jnp.concatenate([free[:n], free])

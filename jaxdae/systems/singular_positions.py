@@ -37,12 +37,6 @@ def nearness(system, t, q, v) -> Nearness:
 
     Rows of unit length hide a row that vanishes, as that of a target which an arm can only just
     reach. So each row is scaled by the length it has a unit of the coordinates away.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        v: velocities, shape `(n,)`.
     """
     rows = np.asarray(_scaled_rows(system, jnp.asarray(t, q.dtype), q, v), np.float64)
     if rows.shape[0] == 0 or not np.isfinite(rows).all():

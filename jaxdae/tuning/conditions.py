@@ -112,16 +112,11 @@ class Members(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One run of the batch, of arrays that may be traced.
+    """One run of the batch, of arrays that may be traced."""
 
-    Args:
-        start: number of its start.
-        variation: number of its variation.
-        grid: ends of its fixed steps, shape (steps + 1,); `None` where all have the same.
-    """
-
-    start: Int[Array, ""]
-    variation: Int[Array, ""]
+    start: Int[Array, ""]  # number of its start
+    variation: Int[Array, ""]  # number of its variation
+    # Ends of its fixed steps, shape (steps + 1,); `None` where all have the same.
     grid: Float[Array, " ends"] | None = None
 
 

@@ -41,11 +41,7 @@ Constraint = Equality | Inequality
 
 
 def check_constraints(constraints: Any) -> tuple[Constraint, ...]:
-    """One constraint or a sequence of them, as a tuple, those of one name numbered.
-
-    Raises:
-        ValueError: if something else is among them.
-    """
+    """One constraint or a sequence of them, as a tuple, those of one name numbered."""
     several = tuple(constraints) if isinstance(constraints, Sequence) else (constraints,)
     for x in several:
         if not isinstance(x, Constraint):
@@ -66,11 +62,7 @@ def _numbered(constraints: tuple[Constraint, ...]) -> Iterator[Constraint]:
 
 
 def constraint_values(constraint: Constraint, params: PyTree) -> Float[Array, " c"]:
-    """Values of a constraint as a vector.
-
-    Raises:
-        ValueError: if it is not real.
-    """
+    """Values of a constraint as a vector."""
     what = f"the constraint {constraint.name!r}"
     values = traced_in_words(what, constraint.function, params)
     if values is None:

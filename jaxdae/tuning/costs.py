@@ -31,16 +31,11 @@ class AbstractCost(Module):
 
 
 class Squares(NamedTuple):
-    """What a cost squares and sums up at each saved time.
+    """What a cost squares and sums up at each saved time."""
 
-    Args:
-        values: one row for each saved time, shape (times, k).
-        weight: of each column, shape (k,).
-        trapezoidal: whether times are weighted by the trapezoidal or the right-endpoint rule.
-    """
-
-    values: Float[Array, "times k"]
-    weight: Float[Array, " k"]
+    values: Float[Array, "times k"]  # one row for each saved time, shape (times, k)
+    weight: Float[Array, " k"]  # of each column, shape (k,)
+    # Whether times are weighted by the trapezoidal or the right-endpoint rule.
     trapezoidal: bool = True
 
 

@@ -33,12 +33,9 @@ class ScaledDamping(optx.AbstractDescent):
     Columns of `J D^-1` have length one at first, so that damping 1 is [MadsenNielsenTingleff2004,
     eq. 3.14] with `tau = 1`, for starts that are not known to be near. Bolder first steps may lower
     the loss and end where hardly anything changes it any more.
-
-    Args:
-        damping: `d` at step size 1.
     """
 
-    damping: float = 1.0
+    damping: float = 1.0  # `d` at step size 1
 
     def init(self, y, f_info_struct) -> _Linearized:
         residual = jnp.zeros(f_info_struct.residual.shape, y.dtype)
@@ -73,12 +70,9 @@ class BoundedTrustRegion(optx.AbstractSearch):
 
     Where the fall is foreseen to a tenth it grows tenfold: from a cautious first step on, a problem
     that is nearly linear is soon solved without damping.
-
-    Args:
-        largest: step size.
     """
 
-    largest: float
+    largest: float  # step size
     search: Any = eqx.field(default_factory=lambda: optx.ClassicalTrustRegion(0.75))
 
     def init(self, y, f_info_struct):
@@ -100,22 +94,14 @@ class BoundedTrustRegion(optx.AbstractSearch):
 
 
 class ComposedLeastSquares(optx.AbstractGaussNewton):
-    """A solver of least squares made of a search and a descent.
+    """A solver of least squares made of a search and a descent."""
 
-    Args:
-        search: how far to go.
-        descent: which way.
-        rtol: not used, `tune` has its own tests.
-        atol: not used.
-        norm: not used.
-        verbose: called with what happens in each step.
-    """
-
-    search: optx.AbstractSearch
-    descent: optx.AbstractDescent
-    rtol: float = 0.0
-    atol: float = 0.0
-    norm: Callable = optx.max_norm
+    search: optx.AbstractSearch  # how far to go
+    descent: optx.AbstractDescent  # which way
+    rtol: float = 0.0  # not used, `tune` has its own tests
+    atol: float = 0.0  # not used
+    norm: Callable = optx.max_norm  # not used
+    # Called with what happens in each step.
     verbose: Callable = eqx.field(static=True, default=lambda **_: None)
 
 

@@ -51,19 +51,12 @@ _FALLBACK_STEP = 0.05
 
 
 class DescentState(Module):
-    """State of the descent from one start; stacked over the starts.
+    """State of the descent from one start; stacked over the starts."""
 
-    Attributes:
-        point: last point with a finite loss and gradient, or the initial one.
-        update: step from it that is tried next.
-        optimizer: state of the optimizer.
-        progress: best point so far.
-    """
-
-    point: PyTree
-    update: PyTree
-    optimizer: PyTree
-    progress: Progress
+    point: PyTree  # last point with a finite loss and gradient, or the initial one
+    update: PyTree  # step from it that is tried next
+    optimizer: PyTree  # state of the optimizer
+    progress: Progress  # best point so far
 
 
 def initial_state(problem: TuningProblem, starts: int, spread: float, key: Array) -> DescentState:

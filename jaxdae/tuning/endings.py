@@ -8,15 +8,10 @@ from jaxtyping import Array, Float
 
 
 class Ending(NamedTuple):
-    """A reason to end.
+    """A reason to end."""
 
-    Attributes:
-        reason: one word.
-        words: with `number`, what was compared with a tolerance, to fill in.
-    """
-
-    reason: str
-    words: str
+    reason: str  # one word
+    words: str  # with `number`, what was compared with a tolerance, to fill in
 
 
 # By status; the first is that of a start that has not ended.

@@ -35,26 +35,18 @@ MINIMISERS = (optx.AbstractQuasiNewton, optx.AbstractGradientDescent)
 
 
 class Local(Module):
-    """What is known at a point: a function linearized there, and what its steps promise.
+    """What is known at a point: a function linearized there, and what its steps promise."""
 
-    Attributes:
-        value: of the function; the loss in the solver's unit, or the shortened residuals.
-        slope: its derivative.
-        point: where.
-        loss: objective.
-        gradient: of the loss.
-        promise: by which fraction of it the next step would lower the loss; for residuals, the best
-            step of their linearization.
-        span: the next step.
-    """
-
+    # Of the function; the loss in the solver's unit, or the shortened residuals.
     value: Float[Array, "*k"]
-    slope: Float[Array, "*k p"]
-    point: Float[Array, " p"]
-    loss: Float[Array, ""]
-    gradient: Float[Array, " p"]
+    slope: Float[Array, "*k p"]  # its derivative
+    point: Float[Array, " p"]  # where
+    loss: Float[Array, ""]  # objective
+    gradient: Float[Array, " p"]  # of the loss
+    # By which fraction of it the next step would lower the loss; for residuals, the best step of
+    # their linearization.
     promise: Float[Array, ""]
-    span: Float[Array, " p"]
+    span: Float[Array, " p"]  # the next step
 
     def __call__(self, y, _):
         """The linearized function, as optimistix calls it."""
@@ -62,29 +54,18 @@ class Local(Module):
 
 
 class Iterate(Module):
-    """State of the iteration from one start; stacked over the starts.
+    """State of the iteration from one start; stacked over the starts."""
 
-    Attributes:
-        local: at the last point that the solver accepted, or the initial one.
-        trial: point that is evaluated next.
-        begun: whether the solver has seen a finite value.
-        slow: accepted steps in a row in which the loss hardly fell.
-        solver: arrays of the solver's state.
-        unit: what the loss is multiplied with for a solver that minimizes.
-        largest: gradient so far, entry by entry.
-        fit: residuals and Jacobian at the best point; `None` for other objectives.
-        progress: best point so far, and whether the start has ended.
-    """
-
-    local: Local
-    trial: Float[Array, " p"]
-    begun: Bool[Array, ""]
-    slow: Int[Array, ""]
-    solver: list[Array]
-    unit: Float[Array, ""]
-    largest: Float[Array, " p"]
+    local: Local  # at the last point that the solver accepted, or the initial one
+    trial: Float[Array, " p"]  # point that is evaluated next
+    begun: Bool[Array, ""]  # whether the solver has seen a finite value
+    slow: Int[Array, ""]  # accepted steps in a row in which the loss hardly fell
+    solver: list[Array]  # arrays of the solver's state
+    unit: Float[Array, ""]  # what the loss is multiplied with for a solver that minimizes
+    largest: Float[Array, " p"]  # gradient so far, entry by entry
+    # Residuals and Jacobian at the best point; `None` for other objectives.
     fit: tuple[Float[Array, " m"], Float[Array, "m p"]] | None
-    progress: Progress
+    progress: Progress  # best point so far, and whether the start has ended
 
 
 class _Evaluation(NamedTuple):

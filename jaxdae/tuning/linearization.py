@@ -17,15 +17,10 @@ _BLOCK = 8
 
 
 class Short(NamedTuple):
-    """Residuals and Jacobian in `k = min(m, p + 1)` rows, for `m` residuals of `p` parameters.
+    """Residuals and Jacobian in `k = min(m, p + 1)` rows, for `m` residuals of `p` parameters."""
 
-    Args:
-        value: shape `(k,)`.
-        slope: shape `(k, p)`.
-    """
-
-    value: Float[Array, " k"]
-    slope: Float[Array, "k p"]
+    value: Float[Array, " k"]  # shape `(k,)`
+    slope: Float[Array, "k p"]  # shape `(k, p)`
 
 
 def shortened(residuals: Float[Array, " m"], jacobian: Float[Array, "m p"]) -> Short:
@@ -37,20 +32,15 @@ def shortened(residuals: Float[Array, " m"], jacobian: Float[Array, "m p"]) -> S
     return Short(factor[:, -1], factor[:, :-1])
 
 
-def triangle(matrix: Any, linear_algebra: Any = jnp) -> Any:
-    """`R` of a factorization `Q R` of a matrix, found block by block [DemmelEtAl2012].
-
-    Args:
-        matrix: shape `(m, n)`.
-        linear_algebra: `numpy` or `jax.numpy`, of which the matrix is.
-    """
+def triangle(matrix: Float[Array, "m n"]) -> Array:
+    """`R` of a factorization `Q R` of a matrix, found block by block [DemmelEtAl2012]."""
     (rows, columns), high = matrix.shape, _BLOCK * matrix.shape[1]
     while rows > 2 * high > 0:
-        padded = linear_algebra.pad(matrix, ((0, -rows % high), (0, 0)))
-        factors = linear_algebra.linalg.qr(padded.reshape(-1, high, columns), mode="r")
+        padded = jnp.pad(matrix, ((0, -rows % high), (0, 0)))
+        factors = jnp.linalg.qr(padded.reshape(-1, high, columns), mode="r")
         matrix = factors.reshape(-1, columns)
         rows = matrix.shape[0]
-    return linear_algebra.linalg.qr(matrix, mode="r")
+    return jnp.linalg.qr(matrix, mode="r")
 
 
 def initialized(solver: Any, local: Callable, value: Array, point: Array) -> Any:

@@ -15,7 +15,7 @@ from jaxdae.tuning import damping, iteration
 from jaxdae.tuning.constraints import check_constraints
 from jaxdae.tuning.descent import default_optimizer, DESCENT
 from jaxdae.tuning.iteration import ITERATION
-from jaxdae.tuning.problem import Chosen, TuningProblem
+from jaxdae.tuning.problem import Chosen, split, TuningProblem
 
 Mode = Literal["auto", "forward", "reverse"]
 
@@ -25,17 +25,11 @@ FEW = 64
 
 
 class NamedOptimizer(NamedTuple):
-    """An optimizer with a name.
+    """An optimizer with a name."""
 
-    Attributes:
-        title: as `TuningResult.method` has it.
-        description: for whom it is, in one line.
-        make: the optimizer, from the round-off of the parameters' precision.
-    """
-
-    title: str
-    description: str
-    make: Callable[[float], Any]
+    title: str  # as `TuningResult.method` has it
+    description: str  # for whom it is, in one line
+    make: Callable[[float], Any]  # the optimizer, from the round-off of the parameters' precision
 
 
 OPTIMIZERS: dict[str, NamedOptimizer] = {
@@ -81,7 +75,7 @@ def choose(
     constraints: Any = (),
 ) -> Chosen:
     """The optimizer that was asked for, or the one that suits the objective."""
-    problem = TuningProblem.make(objective, params, None, check_mode(objective, mode))
+    problem = TuningProblem(objective, *split(params), None, check_mode(objective, mode))
     problem = dataclasses.replace(problem, constraints=check_constraints(constraints))
     point = ravel_pytree(problem.trained)[0]
     epsilon = float(jnp.finfo(point.dtype).eps)

@@ -43,36 +43,23 @@ class LeastSquares(Module):
 
 
 class Record(NamedTuple):
-    """What happened in one evaluation; stacked over the starts, a row of `TuningHistory`.
+    """What happened in one evaluation; stacked over the starts, a row of `TuningHistory`."""
 
-    Attributes:
-        loss: objective at the trial point; NaN for a start that has ended.
-        gradient_norm: Euclidean norm of its gradient; NaN for a start that has ended.
-        skipped: whether the trial, or the optimizer's step from it, was refused.
-    """
-
-    loss: Any
-    gradient_norm: Any
-    skipped: Any
+    loss: Any  # objective at the trial point; NaN for a start that has ended
+    gradient_norm: Any  # Euclidean norm of its gradient; NaN for a start that has ended
+    skipped: Any  # whether the trial, or the optimizer's step from it, was refused
 
 
 class Progress(Module):
-    """How far a start has come; stacked over the starts.
+    """How far a start has come; stacked over the starts."""
 
-    Attributes:
-        best: point of the smallest loss so far.
-        best_loss: that loss. In the widest precision enabled, which holds the loss of every
-            objective exactly: its own would cost another trace of the objective to find out.
-        evaluations: of the objective so far, those of line searches included.
-        status: 0 while the start runs; else why it ended, an index into `ENDINGS`.
-        number: what was compared with a tolerance when it ended.
-    """
-
-    best: PyTree
+    best: PyTree  # point of the smallest loss so far
+    # That loss. In the widest precision enabled, which holds the loss of every objective exactly:
+    # its own would cost another trace of the objective to find out.
     best_loss: Float[Array, ""]
-    evaluations: Int[Array, ""]
-    status: Int[Array, ""]
-    number: Float[Array, ""]
+    evaluations: Int[Array, ""]  # of the objective so far, those of line searches included
+    status: Int[Array, ""]  # 0 while the start runs; else why it ended, an index into `ENDINGS`
+    number: Float[Array, ""]  # what was compared with a tolerance when it ended
 
     @classmethod
     def of(cls, points: PyTree, starts: int) -> "Progress":
@@ -93,50 +80,30 @@ class Progress(Module):
 
 
 class TuningMethod(NamedTuple):
-    """How a problem is solved, all starts at once.
+    """How a problem is solved, all starts at once."""
 
-    Attributes:
-        initial_state: of all starts, `(problem, starts, spread, key) -> state`, with `progress`.
-        step: one evaluation from one start, `(problem without its arrays, those, state) ->
-            (state, record)`.
-        program: what the optimizer computes, without the objective.
-        memory: the part of the state that is the optimizer's own.
-    """
-
+    # Of all starts, `(problem, starts, spread, key) -> state`, with `progress`.
     initial_state: Callable[["TuningProblem", int, float, Array], Any]
+    # One evaluation from one start, `(problem without arrays, those, state) -> (state, record)`.
     step: Callable[["TuningProblem", "TuningProblem", Any], tuple[Any, Record]]
+    # What the optimizer computes, without the objective.
     program: Callable[["TuningProblem"], ClosedJaxpr]
-    memory: Callable[[Any], PyTree]
+    memory: Callable[[Any], PyTree]  # the part of the state that is the optimizer's own
 
 
 class TuningProblem(Module):
-    """An objective of the trained part of a pytree, and what optimizes it.
+    """An objective of the trained part of a pytree, and what optimizes it."""
 
-    Attributes:
-        objective: function of the resolved parameters, or an object with `residuals`.
-        trained: arrays that are varied, of the first start.
-        frozen: the rest of the parameters.
-        optimizer: of the method's kind.
-        mode: how derivatives are computed, "forward" or "reverse".
-        tolerance: relative; when an optimizer that can converge has.
-        residuals_of: shape and type of the residuals an optimizer of least squares works on.
-        constraints: what an optimizer that takes constraints must keep.
-    """
-
-    objective: Any
-    trained: PyTree
-    frozen: PyTree
-    optimizer: Any
-    mode: str = eqx.field(static=True)
+    objective: Any  # function of the resolved parameters, or an object with `residuals`
+    trained: PyTree  # arrays that are varied, of the first start
+    frozen: PyTree  # the rest of the parameters
+    optimizer: Any  # of the method's kind
+    mode: str = eqx.field(static=True)  # how derivatives are computed, "forward" or "reverse"
+    # Relative; when an optimizer that can converge has.
     tolerance: float = eqx.field(static=True, default=0.0)
+    # Shape and type of the residuals an optimizer of least squares works on.
     residuals_of: jax.ShapeDtypeStruct | None = eqx.field(static=True, default=None)
-    constraints: tuple[Constraint, ...] = ()
-
-    @classmethod
-    def make(cls, objective, params: PyTree, optimizer: Any, mode: str) -> "TuningProblem":
-        """Split the parameters; refuse those that cannot be trained."""
-        trained, frozen = split(params)
-        return cls(objective, trained, frozen, optimizer, mode)
+    constraints: tuple[Constraint, ...] = ()  # what an optimizer that takes them must keep
 
     def params(self, trained: PyTree) -> PyTree:
         """All parameters, parametrizations kept, from their trained part."""
@@ -211,17 +178,11 @@ class TuningProblem(Module):
 
 
 class Chosen(NamedTuple):
-    """An optimizer that fits.
+    """An optimizer that fits."""
 
-    Attributes:
-        problem: with the optimizer.
-        method: what drives it; `None` for SciPy's, which drive themselves.
-        words: which it is, and why.
-    """
-
-    problem: TuningProblem
-    method: TuningMethod | None
-    words: str
+    problem: TuningProblem  # with the optimizer
+    method: TuningMethod | None  # what drives it; `None` for SciPy's, which drive themselves
+    words: str  # which it is, and why
 
 
 def split(params: PyTree) -> tuple[PyTree, PyTree]:

@@ -30,19 +30,12 @@ _NO_LIMIT = 10**7
 
 
 class Answer(NamedTuple):
-    """An evaluation at a point.
+    """An evaluation at a point."""
 
-    Attributes:
-        loss: objective.
-        gradient: of it, shape (p,).
-        values: of the constraints, shape (c,).
-        jacobian: of them, shape (c, p).
-    """
-
-    loss: Any
-    gradient: Any
-    values: Any
-    jacobian: Any
+    loss: Any  # objective
+    gradient: Any  # of it, shape (p,)
+    values: Any  # of the constraints, shape (c,)
+    jacobian: Any  # of them, shape (c, p)
 
     @property
     def finite(self) -> bool:
@@ -73,15 +66,7 @@ class _EndedError(Exception):
 
 
 class ScipyRun:
-    """All starts, one after another, with what each has evaluated.
-
-    Args:
-        chosen: the problem, and its minimizer.
-        starts: number of starts.
-        spread: of their perturbations.
-        key: likewise.
-        steps: evaluations of each, less one.
-    """
+    """All starts, one after another, with what each has evaluated."""
 
     ended = False
 
@@ -139,11 +124,7 @@ class ScipyRun:
         self.compile_seconds = time.perf_counter() - began
 
     def go_on(self, after: Callable[[], str | None]) -> str:
-        """Minimize from all starts; `after` each evaluation says whether there is a reason to stop.
-
-        Raises:
-            ValueError: if no evaluation is finite.
-        """
+        """Minimize from all starts; `after` each evaluation says if there is a reason to stop."""
         for start in range(len(self._seen)):
             self._running, self._reason = start, None
             try:

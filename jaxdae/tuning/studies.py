@@ -28,21 +28,13 @@ from jaxdae.tuning.parametrizations import resolve
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Conditions that gains are validated under.
+    """Conditions that gains are validated under."""
 
-    Args:
-        name: what differs.
-        count: number of starts.
-        deviation: size of the perturbations, as a multiple of the tuned one.
-        dt: step, as a multiple of the tuned one.
-        t1: end time [s]; `None` for the tuned one.
-    """
-
-    name: str
-    count: int = 64
-    deviation: float = 1.0
-    dt: float = 1.0
-    t1: float | None = None
+    name: str  # what differs
+    count: int = 64  # number of starts
+    deviation: float = 1.0  # size of the perturbations, as a multiple of the tuned one
+    dt: float = 1.0  # step, as a multiple of the tuned one
+    t1: float | None = None  # end time [s]; `None` for the tuned one
 
     def grid(self, study: "Study") -> np.ndarray:
         """Ends of the steps of the validation [s]."""
@@ -68,21 +60,14 @@ def common_checks(longer: float) -> tuple[Check, ...]:
 
 
 class Goal(Module):
-    """What a study makes small.
+    """What a study makes small."""
 
-    Args:
-        cost: cost of one motion; tuned is its mean over the starts.
-        parts: what it is made of, each cost in its own unit, by symbol.
-        residuals: what should vanish along a motion, `trajectory -> (times, c)`.
-        integrand: of the cost, in symbols.
-        size: of the residuals, in symbols.
-    """
-
-    cost: AbstractCost
-    parts: dict[str, AbstractCost]
+    cost: AbstractCost  # cost of one motion; tuned is its mean over the starts
+    parts: dict[str, AbstractCost]  # what it is made of, each cost in its own unit, by symbol
+    # What should vanish along a motion, `trajectory -> (times, c)`.
     residuals: Callable[[Trajectory], Float[Array, "times c"]] = eqx.field(static=True)
-    integrand: str = eqx.field(static=True)
-    size: str = eqx.field(static=True)
+    integrand: str = eqx.field(static=True)  # of the cost, in symbols
+    size: str = eqx.field(static=True)  # of the residuals, in symbols
 
 
 class Formulated(Module):
@@ -108,37 +93,24 @@ class Servoed(Module):
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A tuning task.
+    """A tuning task."""
 
-    Args:
-        name: heading.
-        method: name of the formulation, or "servo"; also the stem of file names.
-        system: the system.
-        start: its unperturbed start.
-        formulation: formulation with the gains to start from; parametrizations are tuned.
-        goal: what is made small.
-        t1: end time [s].
-        dt: fixed step [s]: the budget the optimum belongs to.
-        deviation: size of the perturbation of the starts, in the coordinates' own units.
-        checks: conditions of the validation afterwards.
-        beyond: end time [s] past a place where the method is known to break, or `None`.
-        servo: a servo-constraint of the system; its gains are then tuned, not the formulation.
-        first_gains: what the gains to start from are called.
-    """
-
-    name: str
-    method: str
+    name: str  # heading
+    method: str  # name of the formulation, or "servo"; also the stem of file names
     system: System
-    start: State
+    start: State  # its unperturbed start
+    # Formulation with the gains to start from; parametrizations are tuned.
     formulation: AbstractFormulation
-    goal: Goal
-    t1: float
-    dt: float
-    deviation: float
-    checks: tuple[Check, ...]
+    goal: Goal  # what is made small
+    t1: float  # end time [s]
+    dt: float  # fixed step [s]: the budget the optimum belongs to
+    deviation: float  # size of the perturbation of the starts, in the coordinates' own units
+    checks: tuple[Check, ...]  # conditions of the validation afterwards
+    # End time [s] past a place where the method is known to break, or `None`.
     beyond: float | None = None
+    # A servo-constraint of the system; its gains are then tuned, not the formulation.
     servo: ServoConstraint | None = None
-    first_gains: str = "the first gains"
+    first_gains: str = "the first gains"  # what the gains to start from are called
 
     @property
     def params(self) -> Any:

@@ -21,39 +21,22 @@ from jaxdae.tuning.studies import Check, Goal, Study
 
 
 class Summary(NamedTuple):
-    """Means over a batch of starts; NaN where a start failed.
+    """Means over a batch of starts; NaN where a start failed."""
 
-    Attributes:
-        cost: the cost as it was tuned.
-        parts: what the cost is made of, each in its own unit, by symbol.
-        failed: number of starts whose run failed.
-    """
-
-    cost: float
-    parts: dict[str, float]
-    failed: int
+    cost: float  # the cost as it was tuned
+    parts: dict[str, float]  # what the cost is made of, each in its own unit, by symbol
+    failed: int  # number of starts whose run failed
 
 
 class Comparison(NamedTuple):
-    """What `Validation.under` returns, by the names of the gains.
+    """What `Validation.under` returns, by the names of the gains."""
 
-    Attributes:
-        summaries: of each.
-        runs: the first start's run of each, ready to plot.
-    """
-
-    summaries: dict[str, Summary]
-    runs: dict[str, Any]
+    summaries: dict[str, Summary]  # of each
+    runs: dict[str, Any]  # the first start's run of each, ready to plot
 
 
 class Validation:
-    """The runs of a study, as many at once as several sets of gains on the most starts need.
-
-    Args:
-        study: what is being tuned.
-        solver: the method that takes the steps.
-        columns: number of sets of gains that are compared together.
-    """
+    """The runs of a study, as many at once as so many sets of gains on the most starts need."""
 
     def __init__(self, study: Study, solver, columns: int):
         self.study, self.solver, self.columns = study, solver, columns

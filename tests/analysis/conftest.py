@@ -20,24 +20,19 @@ class Bead(jaxdae.System):
     lift: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return self.mass * self.gravity * q[1] + 0.5 * self.stiffness * q[0] ** 2
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.drag * v[0] ** 2
 
     def force(self, t, q, v, w, u):
-        del t, v, w
         push = jnp.zeros_like(q).at[1].set(self.lift)
         return push if u is None else push.at[0].add(u[0])
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q[1] - 0.5 * self.curvature * q[0] ** 2])
 
     def labels(self):
@@ -52,19 +47,15 @@ class Knife(jaxdae.System):
     drag: float = 0.7
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (v[0] ** 2 + v[1] ** 2 + 0.5 * v[2] ** 2)
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * (self.spring * q[0] ** 2 + self.twist * q[2] ** 2)
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.drag * v @ v
 
     def velocity_constraints(self, t, q, v):
-        del t
         return jnp.stack([jnp.sin(q[2]) * v[0] - jnp.cos(q[2]) * v[1]])
 
 
@@ -85,24 +76,19 @@ class RandomForces(jaxdae.System):
     lam: jax.Array
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ self.mass @ v
 
     def potential_energy(self, t, q):
-        del t
         # The cubic term makes the motion nonlinear away from the equilibrium.
         return 0.5 * q @ self.stiffness @ q + 0.1 * jnp.sum(q**3)
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * v @ self.damping @ v
 
     def force(self, t, q, v, w, u):
-        del t, w, u
         return self.gyroscopic @ v + self.circulatory @ q + self.normal * self.lam
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([self.normal @ q + 0.5 * q @ self.curvature @ q])
 
 
@@ -112,7 +98,6 @@ class RandomRolling(RandomForces):
     twist: jax.Array
 
     def velocity_constraints(self, t, q, v):
-        del t
         return jnp.stack([v[-1] - (self.twist[0] + self.twist[1:] @ q[:2]) * v[1]])
 
 

@@ -27,20 +27,16 @@ class Crane(jaxdae.System):
         return 0.5 * self.mass * v @ v + self.drift * (q[0] * v[1] + t * v[0])
 
     def potential_energy(self, t, q):
-        del t
         return 9.81 * self.mass * q[2] + 0.5 * q[0] ** 2
 
     def dissipation(self, t, q, v):
-        del t
         return 0.3 * v[0] ** 2 + 0.1 * v[1] ** 2 * (1 + q[0] ** 2)
 
     def force(self, t, q, v, w, u):
-        del t, w
         push = 0.0 if u is None else u[0]
         return jnp.stack([push - 0.2 * v[1] * (1 + q[0]), 0.4 * q[0], 0.0])
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([(q[1] - q[0]) ** 2 + q[2] ** 2 - self.length**2])
 
 
@@ -48,7 +44,6 @@ class Turning(Crane):
     """One velocity constraint more, violated by displacement at rest, and not affine."""
 
     def velocity_constraints(self, t, q, v):
-        del t
         return jnp.stack([v[0] + 0.2 * v[0] ** 2 - 0.1 * v[1] - 0.3 * q[0] * (1 + 0.5 * q[0])])
 
 
@@ -58,7 +53,6 @@ def compilations():
     names = []
 
     def listen(event, duration_secs, **about):
-        del duration_secs
         if event == "/jax/core/compile/backend_compile_duration":
             names.append(about.get("fun_name", "?"))
 
@@ -71,7 +65,6 @@ GUESS = jnp.array([0.1, 0.2, -0.8])
 
 
 def _place(t, q, v):
-    del t, v
     return q[:1]
 
 

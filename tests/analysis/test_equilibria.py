@@ -73,7 +73,6 @@ class Swinging(jaxdae.System):
     """A spring whose end moves."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):

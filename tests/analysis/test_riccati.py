@@ -155,19 +155,15 @@ class Drifting(jaxdae.System):
     rates: tuple[tuple[float, float], ...] = ()
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, v, w
         return jnp.zeros_like(q).at[0].set(u[0])
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q[-1] - q[0] ** 2])
 
     def velocity_constraints(self, t, q, v):
-        del t
         first = v[1] - self.growth * q[1] - self.pull * q[0]
         others = [v[i + 2] - a * q[0] - b * q[1] for i, (a, b) in enumerate(self.rates)]
         return jnp.stack([first, *others])

@@ -84,7 +84,6 @@ def test_a_knife_edge_is_stable_and_no_more(knife):
 def test_gyroscopes_alone_leave_the_decision_to_higher_order():
     class Free(jaxdae.System):
         def kinetic_energy(self, t, q, v):
-            del t, q
             return 0.5 * v @ v
 
     found = spectrum(linearize(Free(), equilibrium(Free(), jnp.zeros(2))))
@@ -99,15 +98,12 @@ def test_an_undamped_swing_is_stable_by_its_energy():
         sign: float = 1.0
 
         def kinetic_energy(self, t, q, v):
-            del t, q
             return 0.5 * v @ v
 
         def potential_energy(self, t, q):
-            del t
             return 9.81 * self.sign * q[1]
 
         def position_constraints(self, t, q):
-            del t
             return jnp.stack([q @ q - 1.0])
 
     down, up = (equilibrium(Pendulum(), jnp.array([0.1, y])) for y in (-1.0, 1.0))
@@ -148,7 +144,7 @@ def test_what_does_not_fit_is_refused(bead):
     eq = equilibrium(system, jnp.zeros(2), u=jnp.zeros(1))
     with pytest.raises(ValueError, match="2 independent coordinates were given"):
         linearize(system, eq, independent=("x", "y"))
-    with pytest.raises(ValueError, match=r"independent = .5,.: there are 2 coordinates"):
+    with pytest.raises(ValueError, match="independent coordinate 5 is out of range: there are 2"):
         linearize(system, eq, independent=(5,))
     # The same coordinate by its index from the end; y cannot be independent at the vertex.
     with pytest.raises(ValueError, match=r"coordinates x by the others.*singular values \[0\."):
@@ -279,19 +275,15 @@ class Sliding(jaxdae.System):
     unit: float = 1.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.unit * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return self.unit * (3.0 * q[2] ** 2 / 1.5 + q[0] ** 2)
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.25 * self.unit * v @ v
 
     def velocity_constraints(self, t, q, v):
-        del t
         gap = v[1] - q[0] * v[2] + 0.1 * (0.2 * (3 * q[2])) - 0.06 * q[2]
         return self.unit * jnp.array([gap])
 

@@ -69,7 +69,6 @@ def test_stable_implicit_methods_admit_every_step(solver):
 
 @pytest.mark.parametrize(("solver", "order", "interval"), EXPLICIT, ids=NAMES)
 def test_below_the_limit_violations_vanish_and_above_they_grow(solver, order, interval):
-    del order, interval
     H = perturbation_matrix(DAMPED)
     limit = step_limit(DAMPED, solver).limit
     below, above = (
@@ -227,11 +226,9 @@ def test_arguments_in_the_other_order_are_refused(solver):
 
 def test_gains_without_a_constant_matrix_are_refused():
     def hardening(t, q, v, phi, phi_dot):
-        del q, v
         return -(20 + 1e4 * t) * phi_dot - 100 * phi
 
     def nonlinear(t, q, v, phi, phi_dot):
-        del t, q, v
         return -20 * phi_dot - 100 * phi**3 - phi
 
     for law in (hardening, nonlinear):

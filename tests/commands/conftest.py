@@ -32,20 +32,10 @@ def drawn(request, monkeypatch, figures):
     return figures.keys()
 
 
-def _replace_rk4(monkeypatch, solver):
-    monkeypatch.setattr("jaxdae.commands.tune.RK4", solver)
-
-
-@pytest.fixture
-def euler(monkeypatch):
-    """Euler's method in place of RK4: one stage to trace and compile instead of four."""
-    _replace_rk4(monkeypatch, diffrax.Euler)
-
-
 @pytest.fixture
 def heun(monkeypatch):
     """Heun's method in place of RK4: two stages, and native like those."""
-    _replace_rk4(monkeypatch, diffrax.Heun)
+    monkeypatch.setattr("jaxdae.commands.tune.RK4", diffrax.Heun)
 
 
 @pytest.fixture(scope="session")

@@ -139,26 +139,18 @@ def test_two_runs_into_one_folder_are_refused_before_anything_is_moved(tmp_path,
 
 
 @pytest.mark.slow
-def test_tuning_that_is_interrupted_comes_to_its_end_when_it_is_resumed(tmp_path, rng):
+def test_tuning_that_is_interrupted_ends_with_a_line_and_nothing_half_written(tmp_path, rng):
     """Two studies at a time: one may be compiling in a thread while the process ends."""
-    words = ("tune", "two-link", "--steps", "2", "--batch", "2", "--out", str(tmp_path))
-    endings = []
-    for delay in rng.uniform(1.0, 10.0, size=2):
+    words = ("tune", "two-link", "--steps", "100000", "--out", str(tmp_path))
+    for delay in (1.5, 6.0):
         process = started("-m", "jaxdae", *words, "--resume")
-        try:
+        with pytest.raises(subprocess.TimeoutExpired):
             process.wait(delay)
-        except subprocess.TimeoutExpired:
-            for pause in rng.uniform(0.0, 0.5, size=rng.integers(1, 4)):
-                process.send_signal(signal.SIGINT)
-                time.sleep(pause)
+        for pause in rng.uniform(0.0, 0.5, size=rng.integers(1, 4)):
+            process.send_signal(signal.SIGINT)
+            time.sleep(pause)
         errors = process.communicate(timeout=60)[1]
-        endings.append((process.returncode, errors))
-    # A process that has come to its end by then has nothing left to interrupt.
-    assert set(endings) <= {(130, f"{LINE}\n"), (0, "")}
-    assert (130, f"{LINE}\n") in endings
-    process = started("-m", "jaxdae", *words, "--resume")
-    assert process.communicate(timeout=300)[1] == ""
-    assert process.returncode == 0
+        assert (process.returncode, errors) == (130, f"{LINE}\n")
     assert not list(tmp_path.glob(".*.partial"))
 
 

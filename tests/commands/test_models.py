@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import diffrax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,8 +23,6 @@ RUNS += ["ball-beam --uncontrolled"]
 CONTROLLERS = {"ball-beam": "RegulatorFeedback", "mirror": "ServoConstraint"}
 WITHOUT_POSITION_CONSTRAINTS = {"kepler", "mirror"}
 UNTUNED = {"kepler", "ball-beam-simplified", "car-axis", "flexible-slider-crank"}
-# As many starts as the checks have: one program evaluates all of them.
-QUICK = ["--no-progress", "--batch", "64", "--steps", "3"]
 
 
 def read(path):
@@ -117,28 +116,18 @@ def test_a_study_fits_its_system(name):
         assert (controller is None) == (m + r > 0)
         assert ("phi" in study.goal.integrand) == (m > 0)
         assert ("|g|" in study.goal.integrand) == (r > 0)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("euler")
-def test_a_velocity_constraint_is_tuned_at_its_own_level(tmp_path, capsys):
-    """`dg/dt = -Gamma g` by Euler's method: a step makes `1 - Gamma h` of a residual."""
-    words = ["tune", "sleigh", *QUICK, "--t1", "0.1", "--dt", "0.01"]
-    assert main([*words, "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "mean integrated |g|^2" in printed
-    assert "phi" not in printed
-    (study,) = read(tmp_path / "result.json")["studies"]
-    checks = study["checks"]["as tuned"]
-    assert checks["one step"]["cost"] < checks["first"]["cost"]
-    # Euler's method removes a residual in one step: 1 - Gamma h = 0.
-    assert study["gains"]["theory"]["Gamma"] == [pytest.approx(100.0)]
+        if (m, r) == (0, 1):
+            # Euler's method makes `1 - Gamma h` of a residual: theory removes it in one step.
+            with pytest.warns(RuntimeWarning, match="where the motion turns"):
+                gains: Any = study.by_theory(diffrax.Euler())
+            np.testing.assert_allclose(gains.stabilization.Gamma * study.dt, 1.0, rtol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heun")
 def test_the_gains_of_a_servo_constraint_are_tuned_and_stay_hurwitz(drawn, tmp_path, capsys):
-    words = ["tune", "mirror", *QUICK, "--steps", "8", "--t1", "0.2", "--dt", "0.02"]
+    # As many starts as the checks have: one program evaluates all of them.
+    words = ["tune", "mirror", "--batch", "64", "--steps", "8", "--t1", "0.2", "--dt", "0.02"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "mean integrated |f|^2 + 1e-06 |u|^2" in printed

@@ -9,7 +9,11 @@ import pytest
 from scipy.linalg import expm
 
 import jaxdae
+from helpers.systems import Actuated, Forced
 from jaxdae.control import AbstractDynamicController, attach, NeuralFeedback, PD, PID, StateFeedback
+from jaxdae.control.base import ControlledSystem
+from jaxdae.models import CartesianPendulum
+from jaxdae.plotting import shapes
 from jaxdae.solvers import RK4
 from jaxdae.tuning import (
     ControlEffort,
@@ -46,8 +50,8 @@ def pushed(t, q, u):
 
 
 @pytest.fixture(scope="module")
-def plant(forced):
-    return forced(law)
+def plant():
+    return Forced(law)
 
 
 def run(plant, controller, start=START, **options):
@@ -57,12 +61,20 @@ def run(plant, controller, start=START, **options):
 
 @pytest.mark.slow
 def test_state_feedback_gives_the_closed_loop_matrix(plant):
+    """About the origin; along a trajectory with the exact feedforward `q'' - 2 q`."""
     K = jnp.array([[5.0, 4.0]])
     sol = run(plant, StateFeedback(K, ORIGIN, feedforward=jnp.zeros(1)))
     matrix = np.array([[0.0, 1.0], [2.0 - 5.0, -4.0]])
     for t, q, v in zip(sol.ts, sol.q, sol.v, strict=True):
         # solver tolerance 1e-8
         np.testing.assert_allclose([q[0], v[0]], expm(matrix * float(t)) @ [0.5, 0.2], atol=1e-7)
+
+    def reference(t):
+        return jaxdae.State(jnp.sin(t)[None], jnp.cos(t)[None])
+
+    feedback = StateFeedback(K, reference, lambda t: -3 * jnp.sin(t)[None])
+    sol = run(plant, feedback, jaxdae.State([0.0], [1.0]))
+    np.testing.assert_allclose(sol.q[:, 0], np.sin(sol.ts), atol=1e-7)
 
 
 @pytest.mark.slow
@@ -82,17 +94,6 @@ def test_the_reference_is_given_and_not_tuned():
         assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(gains)) > 0.1
 
 
-def test_state_feedback_follows_a_trajectory(plant):
-    """With the exact feedforward `q'' - 2 q` the error obeys the closed loop and starts at zero."""
-
-    def reference(t):
-        return jaxdae.State(jnp.sin(t)[None], jnp.cos(t)[None])
-
-    feedback = StateFeedback(jnp.array([[5.0, 4.0]]), reference, lambda t: -3 * jnp.sin(t)[None])
-    sol = run(plant, feedback, jaxdae.State([0.0], [1.0]))
-    np.testing.assert_allclose(sol.q[:, 0], np.sin(sol.ts), atol=1e-7)
-
-
 @pytest.mark.parametrize("feedforward", [None, jnp.array([0.25]), lambda t: 0.1 * t[None]])
 def test_pd_is_state_feedback_on_the_error(feedforward):
     pd = PD(error, K_P=3.0, K_D=jnp.array([2.0]), feedforward=feedforward)
@@ -103,9 +104,9 @@ def test_pd_is_state_feedback_on_the_error(feedforward):
 
 
 @pytest.mark.slow
-def test_pid_removes_the_offset_that_pd_leaves(forced):
+def test_pid_removes_the_offset_that_pd_leaves():
     """Stationary: with PD `q = 0.7 / (K_P - 2)`, with PID zero and `c = -0.7 / K_I`."""
-    system = forced(pushed)
+    system = Forced(pushed)
     options = {"t1": 30.0, "saveat": diffrax.SaveAt(t1=True)}
 
     def rest(t, q):
@@ -139,9 +140,26 @@ class Filter(AbstractDynamicController):
 
 
 @pytest.mark.slow
-def test_internal_state_joined_to_the_actuators_is_the_coupled_system(actuated):
+def test_gradients_by_gains_of_an_internal_state_agree_with_finite_differences(plant):
+    def cost(p):
+        system, start, controller = attach(plant, PID(error, 5.0, 2.0 * p, 4.0), START)
+        options = {"t1": 1.0, "dt": 0.1, "solver": RK4(), "saveat": None}
+        sol = run(system, controller, start, **options)
+        return jnp.sum(sol.q**2) + jnp.sum(sol.u**2)
+
+    p, h = jnp.asarray(1.1), 1e-4
+    value = jax.jit(cost)
+    reverse = float(jax.jit(jax.grad(cost))(p))
+    difference = float((value(p + h) - value(p - h)) / (2 * h))
+    # truncation h^2, round-off / h
+    assert difference == pytest.approx(reverse, rel=1e-6)
+    assert abs(reverse) > 1e-3
+
+
+@pytest.mark.slow
+def test_internal_state_joined_to_the_actuators_is_the_coupled_system():
     """`attach` against the equations of plant and controller written next to each other."""
-    plant, controller, t = actuated((0, 1)), Filter(), 0.3
+    plant, controller, t = Actuated((0, 1)), Filter(), 0.3
     state = plant.state()
     joint, start, output = attach(plant, controller, state, t)
     c = controller.initial(t, state)
@@ -157,13 +175,21 @@ def test_a_controlled_system_declares_what_the_inner_one_does(everything):
     joint, _, _ = attach(everything, Filter(), jaxdae.State(jnp.ones(3), jnp.ones(3), jnp.ones(1)))
     t, q, v = jnp.asarray(0.3), jnp.array([0.4, -0.2, 0.9]), jnp.array([0.1, 0.5, -0.7])
     w, u = jnp.array([0.2, 0.3, 0.4]), 0.6
-    for a, b in zip(
-        jax.tree.leaves(jaxdae.evaluate(joint, t, q, v, w, u)),
-        jax.tree.leaves(jaxdae.evaluate(everything, t, q, v, w[:1], u)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
+    found = jaxdae.evaluate(joint, t, q, v, w, u)
+    inner = jaxdae.evaluate(everything, t, q, v, w[:1], u)
+    jax.tree.map(np.testing.assert_array_equal, found, inner)
     assert joint.labels() == everything.labels()
+
+
+@pytest.mark.slow
+def test_a_run_under_a_controller_with_a_state_is_drawn():
+    pid = PID(lambda t, q: 1.0 - q + 0.0 * t, K_P=12.0, K_I=8.0, K_D=6.0)
+    system = CartesianPendulum()
+    start = jaxdae.State(*system.start())
+    run = jaxdae.simulate(system, FREE, start, t1=0.5, dt=0.25, controller=pid)
+    assert isinstance(run.system, ControlledSystem)
+    for found in (shapes.along(run, run.ts), shapes.along(run.stored(), run.ts)):
+        np.testing.assert_array_equal(found.places["mass"], run.q)
 
 
 def test_a_network_vanishes_at_its_reference_and_adds_to_its_base():
@@ -176,56 +202,11 @@ def test_a_network_vanishes_at_its_reference_and_adds_to_its_base():
     np.testing.assert_allclose(net(*args), alone(*args) + base(*args), rtol=1e-14)
 
 
-def controllers():
-    """A controller with a state, and one with another inside, as functions of one parameter."""
-    net = network(ORIGIN, 0)
-
-    def scaled(p):
-        base = StateFeedback(jnp.array([[5.0, 4.0]]), ORIGIN)
-        return eqx.tree_at(lambda n: (n.scale, n.base), net, (p, base), is_leaf=lambda x: x is None)
-
-    return {
-        "PID": lambda p: PID(error, 5.0, 2.0 * p, 4.0),
-        "network": scaled,
-    }
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", list(controllers()))
-def test_gradients_agree_with_finite_differences(kind, plant):
-    build = controllers()[kind]
-
-    def cost(p):
-        system, start, controller = plant, START, build(p)
-        if isinstance(controller, AbstractDynamicController):
-            system, start, controller = attach(system, controller, start)
-        options = {"t1": 1.0, "dt": 0.1, "solver": RK4(), "saveat": None}
-        sol = run(system, controller, start, **options)
-        return jnp.sum(sol.q**2) + jnp.sum(sol.u**2)
-
-    p, h = jnp.asarray(1.1), 1e-4
-    value = jax.jit(cost)
-    reverse = float(jax.jit(jax.grad(cost))(p))
-    difference = float((value(p + h) - value(p - h)) / (2 * h))
-    # truncation h^2, round-off / h
-    assert difference == pytest.approx(reverse, rel=1e-6)
-    assert abs(reverse) > 1e-3
-
-
-TUNED = {
-    "PID": PID(error, *map(jaxdae.tuning.Positive, (5.0, 2.0, 4.0))),
-    "network": network(
-        ORIGIN,
-        1,
-        base=PD(error, jaxdae.tuning.Positive(5.0), jaxdae.tuning.Positive(4.0)),
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", list(TUNED))
-def test_every_controller_is_tuned_through_the_simulation(kind, plant):
+def test_a_network_on_a_pd_law_is_tuned_through_the_simulation(plant):
     """From two starts; all of its gains and weights take part."""
+    law = PD(error, jaxdae.tuning.Positive(5.0), jaxdae.tuning.Positive(4.0))
+    tuned = network(ORIGIN, 1, base=law)
     objective = SimulationObjective(
         WeightedSum(
             ((1.0, TrackingError(lambda t, q, v: q[0], jnp.sin)), (1e-3, ControlEffort()))  # noqa: ARG005
@@ -236,19 +217,17 @@ def test_every_controller_is_tuned_through_the_simulation(kind, plant):
         dt=0.1,
         solver=RK4(),
     )
-    result = jaxdae.tune(objective, TUNED[kind], steps=4)
+    result = jaxdae.tune(objective, tuned, steps=4)
     assert result.loss < 0.98 * result.history.loss[0]
-    before, after = (
-        jax.tree.leaves(eqx.filter(x, eqx.is_array)) for x in (TUNED[kind], result.params)
-    )
+    before, after = (jax.tree.leaves(eqx.filter(x, eqx.is_array)) for x in (tuned, result.params))
     moved = [not np.array_equal(a, b) for a, b in zip(before, after, strict=True)]
     # All but the three arrays of the network's reference, which is what is wanted, and the bias of
     # its last layer, which cancels.
-    assert sum(moved) == len(moved) - 4 * (kind == "network")
+    assert sum(moved) == len(moved) - 4
 
 
 @pytest.mark.slow
-def test_shapes_that_do_not_fit_are_refused(actuated):
+def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"K has shape \(2,\); it must be a matrix \(s, 2n \+ k\)"):
         StateFeedback(jnp.ones(2), ORIGIN)
     with pytest.raises(ValueError, match=r"K has 3 columns; the state \(q, v, w\) has 2 entries"):
@@ -263,4 +242,4 @@ def test_shapes_that_do_not_fit_are_refused(actuated):
 
     message = r"Bad\.initial returned shape \(3,\), Bad\.rate \(2,\); both must be vectors of one"
     with pytest.raises(ValueError, match=message):
-        attach(actuated((0, 1)), Bad(), actuated((0, 1)).state())
+        attach(Actuated((0, 1)), Bad(), Actuated((0, 1)).state())

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxdae
 from helpers.dependent_mechanisms import on_curve, Table
-from jaxdae import Baumgarte, Hamiltonian, Multipliers, Penalty, simulate, SingularityRobust
+from helpers.systems import UnitMass
+from jaxdae import Baumgarte, Multipliers, Penalty, simulate, SingularityRobust
 from jaxdae.models import SliderCrank
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
@@ -20,7 +20,7 @@ ROBUST = Multipliers(solve=SingularityRobust())
 CHANGED = "changed to another branch"
 
 
-class Eight(jaxdae.System):
+class Eight(UnitMass):
     """A free particle of 1 kg on `y^2 = x^2 (1 - x^2) + e`, an eight that `e` opens.
 
     With `e > 0` it is one closed curve, whose upper part stays above `x = 0`; with `e < 0` there
@@ -29,12 +29,7 @@ class Eight(jaxdae.System):
 
     e: float = 0.0
 
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
     def position_constraints(self, t, q):
-        del t
         x, y = q
         return (y**2 - x**2 * (1 - x**2) - self.e)[None]
 
@@ -66,7 +61,6 @@ METHODS = {
     "fixed steps": (Multipliers(GAINS), {"solver": RK4(), "dt": 0.005}),
     "Penalty": (Penalty(1e4, STIFF), {}),
     "robust": (ROBUST, {}),
-    "Hamiltonian": (Hamiltonian(GAINS), {}),
 }
 QUICK = ("Multipliers", "Penalty")
 PARAMS = [pytest.param(x, marks=[] if x in QUICK else [pytest.mark.slow]) for x in METHODS]
@@ -76,7 +70,7 @@ PARAMS = [pytest.param(x, marks=[] if x in QUICK else [pytest.mark.slow]) for x 
 def test_a_run_says_that_it_left_its_branch_just_where_it_did(name):
     formulation, how = METHODS[name]
     found = []
-    for size in (1e-2, 1e-4, 1e-6, 1e-8, 1e-10, 1e-12, 1e-13):
+    for size in (1e-2, 1e-6, 1e-10, 1e-13):
         for e in (size, -size):
             system = Eight(e)
             run, texts = said(system, formulation, system.at(0.6, 1.0), 1.2, **how)
@@ -98,13 +92,12 @@ DISTANCE = np.sqrt(2 * np.sqrt(3.0))
 @pytest.mark.parametrize(
     ("formulation", "gap", "how"),
     [
-        (Penalty(1e4, STIFF), 1e-6, {}),
         (ROBUST, 1e-12, {}),
         (Penalty(1e4, STIFF), 1e-6, {"saveat": diffrax.SaveAt(t1=True), "work": True}),
         (Penalty(1e4, STIFF), 1e-6, {"saveat": diffrax.SaveAt(ts=jnp.array([0.0, 0.6]))}),
         (Multipliers(GAINS), 1e-14, {"backend": "plain"}),
     ],
-    ids=["penalty", "robust", "only the end, with its work", "two times", "multipliers"],
+    ids=["robust", "only the end, with its work", "two times", "multipliers"],
 )
 def test_nearly_equal_links_say_how_near_the_branches_are(formulation, gap, how):
     system = SliderCrank(rod_length=1.0 + gap)
@@ -149,12 +142,11 @@ def test_a_reaction_that_fades_is_reported_before_the_branch_is_lost():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["native", pytest.param("plain", marks=pytest.mark.slow)])
-def test_damped_solves_stay_in_single_precision(backend):
+def test_damped_solves_stay_in_single_precision():
     """Equal links to round-off: the exact motion goes straight on, and warnings are errors."""
     system = SliderCrank()
     state = jax.tree.map(lambda x: x.astype(jnp.float32), State(*system.start()))
-    run = simulate(system, ROBUST, state, t1=0.5, backend=backend)
+    run = simulate(system, ROBUST, state, t1=0.5)
     assert run.q.dtype == jnp.float32
     # Steps to a tolerance of 1e-5.
     np.testing.assert_allclose(run.q[-1, 1], -run.q[-1, 0], atol=1e-3)

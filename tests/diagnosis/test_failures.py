@@ -22,8 +22,7 @@ from jaxdae import (
     State,
 )
 from jaxdae.formulations import FullRankSolve
-from jaxdae.models import CartesianPendulum, TwoLinkManipulator
-from jaxdae.models.two_link import PAPER_RUNS
+from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
 
 SYSTEM = CartesianPendulum()
@@ -44,15 +43,13 @@ BAD_RUNS = [
         r"SemiImplicitEuler .*one vector field.*use",
     ),
     ({"solver": RK4()}, r"RK4 has no error estimate.*give dt, or use .*Dopri8"),
+    ({"solver": "Dopri8"}, r"solver is 'Dopri8'; give 'auto', or a solver such as diffrax\.Dopri8"),
     (
         {"stepsize_controller": diffrax.ConstantStepSize()},
         r"ConstantStepSize needs the step: give dt",
     ),
     ({"dt": -0.1}, r"dt = -0\.1 does not lead from t0 = 0\.0 to t1 = 1\.0"),
-    ({"dt": jnp.nan}, r"dt is not finite: nan"),
-    ({"t1": jnp.inf}, r"t1 is not finite: inf"),
     ({"dt": 1e-6}, r"1000000 steps .* more than max_steps = 65536; give a larger max_steps"),
-    ({"saveat": SaveAt(ts=[0.0, 2.0])}, r"times from 0 to 2 s, outside the simulated 0 to 1 s"),
     (
         {"saveat": SaveAt(subs=[SubSaveAt(t1=True), SubSaveAt(ts=[0.0, 2.0])])},
         r"times from 0 to 2 s, outside the simulated 0 to 1 s",
@@ -83,15 +80,6 @@ BAD_RUNS = [
 def test_solver_step_or_time_that_cannot_work(how, message):
     """What does not fit is named before anything is compiled."""
     assert_refused(message, **how)
-
-
-def test_solver_that_is_no_solver():
-    """A solver's name in place of a solver."""
-    assert_refused(
-        r"solver is 'Dopri8'; give 'auto', or a solver such as diffrax\.Dopri8\(\)\.",
-        ValueError,
-        solver="Dopri8",
-    )
 
 
 # keyword arguments of a run, and what the message must say
@@ -196,14 +184,6 @@ def test_dependent_constraints_under_the_full_rank_policy(repeated_rod):
 
 
 @pytest.mark.slow
-def test_dependent_constraints_are_taken_where_they_are_allowed(repeated_rod):
-    """The remedies of the message above work."""
-    for formulation in (Multipliers(), Multipliers(solve=MinimumNormSolve()), Penalty(10.0)):
-        how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
-        assert simulate(repeated_rod((1.0, 1.0)), formulation, START, **how).success
-
-
-@pytest.mark.slow
 def test_singular_mass_matrix_under_a_policy_that_needs_a_regular_one(massless):
     """Eigenvalues of the mass matrix, and the formulations that can."""
     state = State([1.0, 0.5], [1.0, 1.0])
@@ -221,7 +201,6 @@ class HalfMassless(jaxdae.System):
     second: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (v[0] ** 2 + self.second * v[1] ** 2)
 
 
@@ -236,12 +215,12 @@ def test_mass_matrix_must_be_positive_on_what_the_constraints_allow(second):
 
 # where a function stands that closes over `x`, in a run
 CLOSURES = {
-    "controller": lambda x: {"controller": lambda t, q, v, w: x * q},  # noqa: ARG005
-    "stabilization": lambda x: {"formulation": Multipliers(lambda t, q, v, f, df: -x * df)},  # noqa: ARG005
+    "controller": lambda x: {"controller": lambda t, q, v, w: x * q},
+    "stabilization": lambda x: {"formulation": Multipliers(lambda t, q, v, f, df: -x * df)},
 }
 
 
-@pytest.mark.parametrize("transform", [jax.grad, jax.vmap, jax.jit])
+@pytest.mark.parametrize("transform", [jax.grad, jax.vmap])
 @pytest.mark.parametrize("name", CLOSURES)
 def test_functions_that_close_over_traced_values_are_refused(name, transform):
     """They could not leave the transformation with the trajectory; a Module can."""
@@ -270,41 +249,10 @@ def test_singular_motion_says_when_which_constraint_and_what_to_do(led_point):
         assert part in text
 
 
-@pytest.mark.slow
-def test_two_link_failure_names_time_constraints_and_remedy():
-    """The paper's run beyond the workspace: t = 2.850, both tip constraints, Penalty."""
-    system = TwoLinkManipulator()
-    message = (
-        r"stopped at t = 2\.850\d* s .*Largest residual: 'tip [xy]' = .*involved: "
-        r"'tip [xy]', 'tip [xy]'\. .*use Penalty"
-    )
-    assert_refused(
-        message,
-        error=SimulationError,
-        system=system,
-        formulation=PAPER_RUNS[0].formulation(),
-        state=State(*system.start()),
-        t1=20.0,
-    )
-
-
 def test_too_few_steps_are_blamed_on_stiffness_or_the_limit():
     """With independent constraints an exhausted step limit names max_steps."""
     assert_refused(r"stopped at t = .*maximum number of solver steps.*independent .*max_steps",
              error=SimulationError, max_steps=3, t1=10.0)  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:the step of .* is beyond the step limit:RuntimeWarning")
-def test_blow_up_of_a_fixed_step_names_the_last_good_time_and_the_step():
-    """NaN from a step too large for the gains."""
-    assert_refused(
-        r"no longer finite after t = [0-9.]+ s .*reduce dt, lower the gains, or use an adaptive",
-        error=SimulationError,
-        formulation=Multipliers(Baumgarte(1e4, 1e6)),
-        dt=0.1,
-        t1=5.0,
-        solver=RK4(),
-    )
 
 
 def _broken(rate, throw=True, **how):
@@ -317,12 +265,12 @@ def _broken(rate, throw=True, **how):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the step of .* is beyond the step limit:RuntimeWarning")
-@pytest.mark.parametrize("how", [{"saveat": SaveAt(t1=True)}, {"saveat": SaveAt(dense=True)}])
-def test_blow_up_without_a_finite_row_is_placed_after_the_start(how):
+def test_blow_up_without_a_finite_row_is_placed_after_the_start():
     """What was not saved is not known: no time of infinity, and the last state is the start."""
+    saveat = SaveAt(t1=True)
     with pytest.raises(SimulationError, match=r"no longer finite after t = 0 s"):
-        _broken(1e4, **how)
-    run = _broken(1e4, throw=False, **how)
+        _broken(1e4, saveat=saveat)
+    run = _broken(1e4, throw=False, saveat=saveat)
     assert run.final_time == 0
     np.testing.assert_array_equal(run.last_state.q, START.q)
     assert np.isnan(run.final_state.q).all()
@@ -384,11 +332,9 @@ def test_failure_without_constraints_says_so():
 
     class Runaway(jaxdae.System):
         def kinetic_energy(self, t, q, v):
-            del t, q
             return 0.5 * v @ v
 
         def potential_energy(self, t, q):
-            del t
             return -2 * q[0] ** 3
 
     state = State([1.0], [2.0])

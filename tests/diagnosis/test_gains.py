@@ -15,7 +15,6 @@ from jaxdae.formulations import (
     Hamiltonian,
     LinearStabilization,
     Multipliers,
-    NullSpace,
     Penalty,
     QuasiVelocities,
     VelocityElimination,
@@ -38,7 +37,7 @@ def _told(system, formulation, state, step, solver=None, controller=None):
 
 @pytest.mark.parametrize(
     "formulation",
-    [Multipliers(FAST), NullSpace(FAST), Hamiltonian(FAST), QuasiVelocities(stabilization=FAST)],
+    [Multipliers(FAST), Hamiltonian(FAST), QuasiVelocities(stabilization=FAST)],
     ids=lambda formulation: type(formulation).__name__,
 )
 def test_a_step_outside_names_root_factor_and_limit(formulation, led_point):
@@ -144,7 +143,6 @@ def test_servo_gains_may_be_traced_alone():
 
 
 def _finite_time(t, q, v, phi, phi_dot):
-    del t, q, v
     return -20 * jnp.sign(phi_dot) * jnp.sqrt(jnp.abs(phi_dot)) - 100 * phi
 
 
@@ -201,14 +199,6 @@ def test_the_matrix_of_a_formulation_is_the_rate_of_its_violations(make, led_poi
     np.testing.assert_array_equal(H[:2], np.eye(4)[2:])
 
 
-@pytest.mark.slow
-def test_a_finite_constraint_mass_makes_the_gains_weaker(led_point):
-    """`Penalty` contracts at steps at which `Multipliers` with the same gains does not."""
-    system, step = led_point(0.5), 0.0075
-    assert "beyond the step limit" in _told(system, Multipliers(FAST), system.start(), step)
-    assert _told(system, Penalty(1.0, FAST), system.start(), step) == ""
-
-
 FALLING = jaxdae.State([1.0, 0.0], [0.0, 0.0])
 
 
@@ -221,21 +211,10 @@ def run(offset, formulation=Multipliers, **settings):
     )
 
 
-FORMULATIONS = [
-    Multipliers,
-    lambda law: Penalty(1e3, law),
-    lambda law: AugmentedLagrangian(10.0, law, iterations=3),
-    Hamiltonian,
-    NullSpace,
-    lambda law: QuasiVelocities(stabilization=law),
-]
-
-
-@pytest.mark.parametrize("formulation", FORMULATIONS)
+@pytest.mark.parametrize("formulation", [Multipliers, lambda law: Penalty(1e3, law), Hamiltonian])
 @pytest.mark.parametrize("t1", [1.0, -1.0])
 def test_a_constant_is_refused(formulation, t1):
     def law(t, q, v, phi, phi_dot):
-        del t, q, v
         return 1 - 25 * phi - 10 * phi_dot
 
     with pytest.raises(ValueError, match=r"is 1 for residuals of zero, and must be zero there"):
@@ -244,16 +223,16 @@ def test_a_constant_is_refused(formulation, t1):
 
 def test_what_depends_on_the_state_is_warned_of_at_the_start():
     with pytest.warns(RuntimeWarning, match=r"is 0\.5 for residuals of zero.* at the start"):
-        made = run(lambda t, q, v: 0.5 * q[0])  # noqa: ARG005
+        made = run(lambda t, q, v: 0.5 * q[0])
     # phi'' + 10 phi' + 25 phi = q0 / 2 with q0 of the order of one: up to 0.02.
     assert 1e-3 < np.abs(made.violation.phi).max() < 0.02
 
 
 def test_what_vanishes_at_the_start_alone_is_warned_of_after_the_run():
     with pytest.warns(RuntimeWarning, match=r"reaches \d.* at t = .* leaves the constraints"):
-        run(lambda t, q, v: 0.5 * q[1])  # noqa: ARG005
+        run(lambda t, q, v: 0.5 * q[1])
 
 
 def test_laws_that_vanish_are_not_warned_of():
-    made = run(lambda t, q, v: 0.0 * q[0])  # noqa: ARG005
+    made = run(lambda t, q, v: 0.0 * q[0])
     assert np.abs(made.violation.phi).max() < 1e-4

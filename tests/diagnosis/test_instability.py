@@ -15,10 +15,7 @@ from jaxdae.solvers import AdamsBashforth, Projected, RK4
 
 UNSTABLE = r"too long for {} to be stable.* is stable up to .*; errors grow by .*Rodas5P"
 ON_ROD = jaxdae.State(jnp.array([0.6, -0.8]), jnp.zeros(2))
-EXPLICIT = [
-    diffrax.Euler(), diffrax.Heun(), diffrax.Midpoint(), diffrax.Ralston(), diffrax.Bosh3(),
-    diffrax.Tsit5(), diffrax.Dopri5(), diffrax.Dopri8(), RK4(), AdamsBashforth(),
-]  # fmt: skip
+EXPLICIT = [diffrax.Euler(), diffrax.Heun(), diffrax.Dopri8(), RK4(), AdamsBashforth()]
 
 
 def run(system, state, **settings):
@@ -44,19 +41,17 @@ def test_unstable_steps_are_pointed_out_for_every_explicit_method(solver):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "name"),
+    "settings",
     [
-        ({"solver": Projected(diffrax.Heun())}, "Heun"),
-        ({"solver": diffrax.Heun(), "saveat": diffrax.SaveAt(t1=True)}, "Heun"),
-        ({"solver": diffrax.Heun(), "backend": "plain"}, "Heun"),
-        ({"solver": diffrax.Heun(), "t1": -0.05, "dt": -2e-3}, "Heun"),
+        {"solver": Projected(diffrax.Heun()), "saveat": diffrax.SaveAt(t1=True)},
+        {"solver": diffrax.Heun(), "t1": -0.05, "dt": -2e-3, "backend": "plain"},
     ],
-    ids=["projected", "only the end", "plain", "backward"],
+    ids=["projected, only the end", "backward, plain"],
 )
-def test_however_they_are_made(settings, name):
+def test_however_they_are_made(settings):
     # Backward in time damping makes the motion grow: what vibrates alone is judged.
     system = ElasticRod(damping=0.0)
-    with pytest.warns(RuntimeWarning, match=UNSTABLE.format(name)):
+    with pytest.warns(RuntimeWarning, match=UNSTABLE.format("Heun")):
         run(system, ON_ROD, **settings)
 
 

@@ -1,6 +1,5 @@
 """Parts of a run that cannot be: each refusal names the thing, the amount and the remedy."""
 
-# ruff: noqa: ARG005
 # pyright: reportArgumentType=false
 
 import jax
@@ -19,7 +18,6 @@ class OnLine(Point):
     """The point on a line."""
 
     def position_constraints(self, t, q):
-        del t
         return q[:1] - 1.0
 
 

@@ -54,11 +54,10 @@ def test_the_start_of_the_paper_as_printed_is_named_and_can_be_mended():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_in_a_batch_only_the_member_beside_the_constraints_fails(backend):
+def test_in_a_batch_only_the_member_beside_the_constraints_fails():
     def reached(off):
         state = jaxdae.State(START.q * (1 + off), START.v)
-        found = run(state, throw=False, backend=backend, t1=0.2)
+        found = run(state, throw=False, t1=0.2)
         return found.success, found.final_time, found.final.q
 
     success, times, q = jax.vmap(reached)(jnp.array([0.0, 1e-5, 1e-14]))
@@ -80,11 +79,10 @@ def test_a_fixed_step_for_which_newton_does_not_converge_is_named(solver):
         run(solver=solver, t1=40.0, dt=20.0)
 
 
-@pytest.mark.parametrize("solver", [diffrax.Dopri5(), RadauIIA()], ids=["Dopri5", "RadauIIA"])
-def test_a_step_below_the_least_one_is_named(solver):
+def test_a_step_below_the_least_one_is_named():
     control = diffrax.PIDController(rtol=1e-10, atol=1e-10, dtmin=0.2, force_dtmin=False)
     with pytest.raises(
         jaxdae.SimulationError,
         match=r"stopped at t = 0 s .*'rod' = .*a step shorter than dtmin = 0.2 s there: give a sm",
     ):
-        run(solver=solver, stepsize_controller=control)
+        run(solver=diffrax.Dopri5(), stepsize_controller=control)

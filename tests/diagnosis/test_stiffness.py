@@ -10,6 +10,7 @@ import pytest
 
 import jaxdae
 from helpers.stiff import ElasticRod, Follower, SpringJoints
+from helpers.systems import UnitMass
 from jaxdae.diagnosis.steps import FEWEST_STEPS, is_explicit
 from jaxdae.formulations import (
     Baumgarte,
@@ -20,7 +21,7 @@ from jaxdae.formulations import (
     RealizingForces,
 )
 from jaxdae.models import CartesianPendulum
-from jaxdae.solvers import Projected, RadauIIA, RK4, Rodas5P
+from jaxdae.solvers import Projected, RadauIIA, Rodas5P
 
 STIFF = "stability and not accuracy kept the steps short"
 ON_ROD = jaxdae.State(jnp.array([0.6, -0.8]), jnp.zeros(2))
@@ -45,11 +46,9 @@ def _tolerance(x):
     ("system", "formulation", "state", "root"),
     [
         (ElasticRod(), Multipliers(), ON_ROD, r"-500 ± 3122i"),
-        (SpringJoints(), Multipliers(), BENT, r"-2500 ± 6614i"),
-        (CartesianPendulum(), Multipliers(Baumgarte.critical(1e4)), PENDULUM, r"-1e\+04"),
         (CartesianPendulum(), Hamiltonian(Baumgarte.critical(1e4)), PENDULUM, r"-1e\+04"),
     ],
-    ids=["rod", "joints", "gains", "momenta"],
+    ids=["rod", "momenta"],
 )
 def test_a_stiff_run_names_its_root_and_the_limit_of_the_method(system, formulation, state, root):
     with pytest.warns(
@@ -60,20 +59,13 @@ def test_a_stiff_run_names_its_root_and_the_limit_of_the_method(system, formulat
         jaxdae.simulate(system, formulation, state, t1=5.0)
 
 
-@pytest.mark.parametrize("tolerance", [1e-8, 1e-5, 1e-3])
+@pytest.mark.parametrize("tolerance", [1e-8, 1e-3])
 def test_the_remedy_takes_less_than_a_twentieth_of_the_steps(tolerance):
     """And the run by it has nothing to say."""
-    explicit, said = _run(
-        SpringJoints(), Multipliers(), BENT, stepsize_controller=_tolerance(tolerance)
-    )
+    joints, control = (SpringJoints(), Multipliers(), BENT), _tolerance(tolerance)
+    explicit, said = _run(*joints, stepsize_controller=control)
     assert any(STIFF in x for x in said)
-    remedy, said = _run(
-        SpringJoints(),
-        Multipliers(),
-        BENT,
-        solver=Rodas5P(),
-        stepsize_controller=_tolerance(tolerance),
-    )
+    remedy, said = _run(*joints, solver=Rodas5P(), stepsize_controller=control)
     assert not said
     assert 20 * int(remedy.stats["num_steps"]) < int(explicit.stats["num_steps"])
 
@@ -86,28 +78,26 @@ def test_what_follows_a_slow_input_fast_is_stiff():
 
 
 def test_the_remedy_of_gains_is_a_lower_gain_as_well():
-    _, said = _run(CartesianPendulum(), Multipliers(Baumgarte.critical(1e4)), PENDULUM)
-    assert any("or lower the gains" in x for x in said)
+    """Of a projected run, which is examined by its method; other motions have no gains."""
+    law, solver = Multipliers(Baumgarte.critical(1e4)), Projected(diffrax.Tsit5())
+    _, said = _run(CartesianPendulum(), law, PENDULUM, solver=solver, t1=3.0)
+    assert any("where Tsit5 is stable" in x and "or lower the gains" in x for x in said)
     _, said = _run(ElasticRod(), Multipliers(), ON_ROD)
     assert any("Rodas5P() or RadauIIA()" in x and "gains" not in x for x in said)
 
 
-def test_a_projected_run_is_examined_by_its_method():
-    _, said = _run(
-        CartesianPendulum(),
-        Multipliers(Baumgarte.critical(1e4)),
-        PENDULUM,
-        solver=Projected(diffrax.Tsit5()),
-        t1=3.0,
-    )
-    assert any(f"{STIFF}" in x and "where Tsit5 is stable" in x for x in said)
+def test_what_a_trial_has_found_too_dear_is_not_advised():
+    run, said = _run(ElasticRod(), Multipliers(), ON_ROD, solver="auto")
+    assert "a method for stiff equations would not cost less" in str(run.why_solver)
+    (message,) = (x for x in said if STIFF in x)
+    assert "A trial has spoken against solvers for stiff equations" in message
+    assert "Rodas5P" not in message
 
 
 def test_a_run_backward_in_time_is_examined_in_its_direction():
     """Stabilizations act toward its end, so that their root is of the other sign there."""
-    _, said = _run(
-        CartesianPendulum(), Multipliers(Baumgarte.critical(1e4)), PENDULUM, t0=3.0, t1=0.0
-    )
+    law = Multipliers(Baumgarte.critical(1e4))
+    _, said = _run(CartesianPendulum(), law, PENDULUM, t0=3.0, t1=0.0)
     assert any(STIFF in x and "root 1e+04 1/s" in x for x in said)
 
 
@@ -122,11 +112,10 @@ def test_a_vibration_that_a_run_follows_is_no_stiffness():
 @pytest.mark.parametrize(
     ("solver", "tolerance", "t1"),
     [
-        (diffrax.Dopri8(), 1e-8, 250.0),
         (diffrax.Dopri8(), 1e-3, 1000.0),
         (diffrax.Tsit5(), 1e-8, 90),
     ],
-    ids=["exact", "loose", "low order"],
+    ids=["loose", "low order"],
 )
 def test_a_long_run_of_many_steps_is_no_stiffness(solver, tolerance, t1):
     """The gains are faster than the motion, but within what accuracy asks of the steps."""
@@ -169,7 +158,6 @@ def test_a_run_without_throw_reads_no_rows():
     ("solver", "expected"),
     [
         (diffrax.Dopri8(), True),
-        (RK4(), True),
         (Projected(diffrax.Tsit5()), True),
         (Rodas5P(), False),
         (diffrax.Kvaerno5(), False),
@@ -188,15 +176,10 @@ def _reverse_alone(x):
 _reverse_alone.defvjp(lambda x: (_reverse_alone(x), None), lambda _, g: (-20.0 * g,))
 
 
-class OneWay(jaxdae.System):
+class OneWay(UnitMass):
     """A vibration whose force has no derivative in forward mode."""
 
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
     def force(self, t, q, v, w, u):
-        del t, v, w, u
         return _reverse_alone(10.0 * q)
 
 

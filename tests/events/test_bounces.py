@@ -14,20 +14,16 @@ from jaxdae.models.four_bar import FourBar
 from jaxdae.solvers import HalfExplicit, Rattle, RK4
 from jaxdae.systems import constraint_residuals, generalized_energy
 
-# Programs of XLA compile as long as these tests run in all: for the complete run, but for one.
-SLOWLY = pytest.param("plain", marks=pytest.mark.slow)
-BACKENDS = pytest.mark.parametrize("backend", [SLOWLY, "native"])
 TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
 
 
-@BACKENDS
 @pytest.mark.parametrize(
-    "how",
+    ("backend", "how"),
     [
-        {},
-        pytest.param({"dt": 0.07}, marks=pytest.mark.slow),
-        pytest.param({"dt": 0.07, "solver": RK4()}, marks=pytest.mark.slow),
-        pytest.param({"dt": 2.9}, marks=pytest.mark.slow),
+        ("native", {}),
+        pytest.param("plain", {}, marks=pytest.mark.slow),
+        pytest.param("native", {"dt": 0.07, "solver": RK4()}, marks=pytest.mark.slow),
+        pytest.param("native", {"dt": 2.9}, marks=pytest.mark.slow),
     ],
 )
 def test_a_ball_bounces_at_the_times_of_its_parabolas(backend, how):
@@ -53,12 +49,11 @@ def test_a_ball_bounces_at_the_times_of_its_parabolas(backend, how):
     assert "impact × 6" in repr(run)
 
 
-@pytest.mark.parametrize("dt", [None, pytest.param(-0.07, marks=pytest.mark.slow)])
-def test_a_ball_bounces_backward_in_time(dt):
+def test_a_ball_bounces_backward_in_time():
     """Upward forward in time, downward backward: the same parabola, and the same impacts."""
     state = jaxdae.State(jnp.array([1.0]), jnp.zeros(1))
     run = jaxdae.simulate(
-        BALL, jaxdae.Multipliers(), state, t1=-2.0, dt=dt, max_events=5,
+        BALL, jaxdae.Multipliers(), state, t1=-2.0, max_events=5,
         events=[jaxdae.impact(BALL, BALL.gap, 0.8)],
     )  # fmt: skip
     times, _ = impacts(1.0, 0.8, 4)
@@ -112,8 +107,6 @@ def test_a_row_at_an_impact_has_the_state_behind_it():
     ("formulation", "solver"),
     [
         (jaxdae.Multipliers(), jaxdae.Projected(diffrax.Dopri8())),
-        (jaxdae.Multipliers(jaxdae.Baumgarte(K_D=20.0, K_P=100.0)), None),
-        (jaxdae.NullSpace(), None),
         (jaxdae.Hamiltonian(jaxdae.Baumgarte(K_D=20.0, K_P=100.0)), None),
     ],
 )
@@ -124,7 +117,7 @@ def test_the_energy_of_a_pendulum_falls_by_the_square_of_restitution(formulation
     """
     restitution, count = 0.97, 50
     system = Pendulum()
-    wall = jaxdae.impact(system, lambda t, q: q[0], restitution, name="wall")  # noqa: ARG005
+    wall = jaxdae.impact(system, lambda t, q: q[0], restitution, name="wall")
     angle = 0.9
     state = jaxdae.State(jnp.array([np.sin(angle), -np.cos(angle)]), jnp.zeros(2))
     run = jaxdae.simulate(
@@ -145,22 +138,21 @@ def test_the_energy_of_a_pendulum_falls_by_the_square_of_restitution(formulation
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "t1", "least"), [("native", 16.0, 50), ("plain", 1.0, 3)])
-def test_a_four_bar_bounces_off_the_ground(backend, t1, least):
+def test_a_four_bar_bounces_off_the_ground():
     """With one degree of freedom Newton's law and the loops leave `v+ = -e v-` alone.
 
     Kinetic energy at the floor falls by the square of restitution, fifty times. Energy is kept in
     between, by steps of a tolerance of 1e-12 that end on the constraints.
     """
     system, restitution = FourBar(), 0.99
-    gap = lambda t, q: system.tracer(q)[1] - 0.2  # noqa: E731, ARG005
+    gap = lambda t, q: system.tracer(q)[1] - 0.2  # noqa: E731
     run = jaxdae.simulate(
-        system, jaxdae.Multipliers(), jaxdae.State(*system.start()), t1=t1, backend=backend,
+        system, jaxdae.Multipliers(), jaxdae.State(*system.start()), t1=16.0, backend="native",
         events=[jaxdae.impact(system, gap, restitution, name="floor")], max_events=60,
         stepsize_controller=TIGHT, solver=jaxdae.Projected(diffrax.Dopri8()),
     )  # fmt: skip
     events, count = run.events, len(run.events)
-    assert count >= least
+    assert count >= 50
     before, after = (jax.tree.map(lambda x: x[:count], s) for s in (events.before, events.after))
     np.testing.assert_allclose(after.v, -restitution * before.v, rtol=0, atol=1e-10)
     np.testing.assert_array_equal(after.q, before.q)
@@ -223,7 +215,6 @@ class Windy(Ball):
     """A force that changes with time."""
 
     def force(self, t, q, v, w, u):
-        del q, w, u
         return 2.0 * jnp.cos(3 * t) * jnp.ones_like(v)
 
 
@@ -233,7 +224,7 @@ def test_methods_that_enforce_constraints_have_impacts(solver):
     """A pendulum against a wall, by its period and the law of energy; steps of 5 ms."""
     system, angle = Pendulum(), 0.5
     state = jaxdae.State(jnp.array([np.sin(angle), -np.cos(angle)]), jnp.zeros(2))
-    wall = jaxdae.impact(system, lambda t, q: q[0], 0.9, name="wall")  # noqa: ARG005
+    wall = jaxdae.impact(system, lambda t, q: q[0], 0.9, name="wall")
     run = jaxdae.simulate(
         system, jaxdae.Multipliers(), state, t1=2.0, dt=0.005, solver=solver, events=[wall],
         max_events=4,

@@ -29,12 +29,10 @@ def run(*events, system: Any = BALL, state=START, **how) -> Any:
 
 
 def height(t, q, v, w):
-    del t, v, w
     return q[0]
 
 
 def back(t, q, v, w):
-    del t
     return q, -v, w
 
 
@@ -73,19 +71,19 @@ def test_a_restitution_outside_of_zero_to_one_is_refused(restitution):
         ([Event(height), Event(height)], {}, "two events are named 'height'; give each"),
         ([Event(height)], {"max_events": 0}, "max_events must be a positive integer; got 0"),
         ([Event(height)], {"max_events": 2.0}, "max_events must be a positive integer; got 2.0"),
-        ([Event(lambda t, q, v, w: q)], {}, r"'event' returned shape \(1,\); it must return one"),  # noqa: ARG005
-        ([Event(lambda t, q, v, w: None)], {}, "'event' returned NoneType; it must return one"),  # noqa: ARG005
-        ([Event(lambda t, q, v, w: q[0] > 0)], {}, r"'event' returned booleans \(bool\)"),  # noqa: ARG005
-        ([Event(lambda t, q: q[0])], {}, r"it must take \(t, q, v, w\)"),  # noqa: ARG005
-        ([Event(lambda t, q, v, w: q[1])], {}, "'event' reads"),  # noqa: ARG005
+        ([Event(lambda t, q, v, w: q)], {}, r"'event' returned shape \(1,\); it must return one"),
+        ([Event(lambda t, q, v, w: None)], {}, "'event' returned NoneType; it must return one"),
+        ([Event(lambda t, q, v, w: q[0] > 0)], {}, r"'event' returned booleans \(bool\)"),
+        ([Event(lambda t, q: q[0])], {}, r"it must take \(t, q, v, w\)"),
+        ([Event(lambda t, q, v, w: q[1])], {}, "'event' reads"),
         (
-            [Event(height, reset=lambda t, q, v, w: (q, v))],  # noqa: ARG005
+            [Event(height, reset=lambda t, q, v, w: (q, v))],
             {},
             r"returned a tuple of shapes \(1,\), \(1,\); it must return \(q, v, w\) of shapes",
         ),
-        ([Event(height, reset=lambda t, q, v, w: v)], {}, r"returned a \w+; it must return"),  # noqa: ARG005
+        ([Event(height, reset=lambda t, q, v, w: v)], {}, r"returned a \w+; it must return"),
         (
-            [Event(height, reset=lambda t, q, v, w: (q, v > 0, w))],  # noqa: ARG005
+            [Event(height, reset=lambda t, q, v, w: (q, v > 0, w))],
             {},
             "the reset of the event 'height' returned booleans",
         ),
@@ -93,7 +91,7 @@ def test_a_restitution_outside_of_zero_to_one_is_refused(restitution):
         ([Event(height)], {"saveat": diffrax.SaveAt(dense=True)}, "events saves plain states"),
         (
             [Event(height)],
-            {"saveat": diffrax.SaveAt(t1=True, fn=lambda t, y, args: y.q)},  # noqa: ARG005
+            {"saveat": diffrax.SaveAt(t1=True, fn=lambda t, y, args: y.q)},
             "events saves plain states",
         ),
         ([Event(height)], {"saveat": diffrax.SaveAt(steps=True)}, "needs fixed steps, dt, and no"),
@@ -108,9 +106,9 @@ def test_what_does_not_fit_is_refused(events, how, words):
 def test_functions_that_close_over_traced_values_are_refused(part):
     def end(x):
         event = {
-            "function": lambda: Event(lambda t, q, v, w: q[0] - x),  # noqa: ARG005
-            "reset": lambda: Event(height, reset=lambda t, q, v, w: (q, x * v, w)),  # noqa: ARG005
-            "gap": lambda: jaxdae.impact(BALL, lambda t, q: q[0] - x, 0.5),  # noqa: ARG005
+            "function": lambda: Event(lambda t, q, v, w: q[0] - x),
+            "reset": lambda: Event(height, reset=lambda t, q, v, w: (q, x * v, w)),
+            "gap": lambda: jaxdae.impact(BALL, lambda t, q: q[0] - x, 0.5),
         }[part]()
         return run(event).final_time
 
@@ -122,11 +120,11 @@ def test_functions_that_close_over_traced_values_are_refused(part):
 def test_a_reset_off_the_constraints_ends_the_run_in_words():
     system = Pendulum()
     start = jaxdae.State(jnp.array([0.6, -0.8]), jnp.zeros(2))
-    kick = Event(height, reset=lambda t, q, v, w: (q, v + 1.0, w), name="kick")  # noqa: ARG005
+    kick = Event(height, reset=lambda t, q, v, w: (q, v + 1.0, w), name="kick")
     words = r"at t = .* s: the reset of the event 'kick' returned a state off the constraints, 'd\("
     with pytest.raises(SimulationError, match=words):
         run(kick, system=system, state=start, t1=2.0)
-    longer = Event(height, reset=lambda t, q, v, w: (1.1 * q, v, w), name="longer")  # noqa: ARG005
+    longer = Event(height, reset=lambda t, q, v, w: (1.1 * q, v, w), name="longer")
     with pytest.raises(SimulationError, match=r"constraints, '.*' = 0\.21\. Return velocities"):
         run(longer, system=system, state=start, t1=2.0)
     # A stabilization may take it back.
@@ -139,13 +137,13 @@ def test_a_reset_off_the_constraints_ends_the_run_in_words():
 
 @pytest.mark.slow
 def test_a_function_or_a_reset_that_is_not_finite_ends_the_run_in_words():
-    root = Event(lambda t, q, v, w: jnp.sqrt(q[0] - 2.0), name="root")  # noqa: ARG005
+    root = Event(lambda t, q, v, w: jnp.sqrt(q[0] - 2.0), name="root")
     with pytest.raises(SimulationError, match=r"event 'root' is not finite there\. Look for"):
         run(root)
-    late = Event(lambda t, q, v, w: jnp.sqrt(q[0] - 0.5), name="late")  # noqa: ARG005
+    late = Event(lambda t, q, v, w: jnp.sqrt(q[0] - 0.5), name="late")
     with pytest.raises(SimulationError, match="event 'late' is not finite there"):
         run(late, t1=0.4)
-    pole = Event(height, reset=lambda t, q, v, w: (q, v / (0 * v), w), name="pole")  # noqa: ARG005
+    pole = Event(height, reset=lambda t, q, v, w: (q, v / (0 * v), w), name="pole")
     with pytest.raises(SimulationError, match="event 'pole' is not finite there"):
         run(pole)
 
@@ -156,12 +154,11 @@ class Counted(eqx.Module):
     tenths: jax.Array
 
     def __call__(self, t, q, v, w):
-        del t, v, w
         return q[0] - self.tenths / 10
 
 
 def test_a_function_that_is_not_finite_for_a_while_is_pointed_out():
-    hole = Event(lambda t, q, v, w: 2.0 + jnp.sqrt((t - 0.5) ** 2 - 0.01), name="hole")  # noqa: ARG005
+    hole = Event(lambda t, q, v, w: 2.0 + jnp.sqrt((t - 0.5) ** 2 - 0.01), name="hole")
     with pytest.warns(RuntimeWarning, match=r"'hole' is not finite at t = 0\.4\d* s"):
         run(hole, t1=1.0)
 
@@ -204,6 +201,11 @@ def test_a_file_says_why_events_ended_a_run(tmp_path):
     read = Trajectory.load(tmp_path / "run.npz")
     assert not read.success
     assert "more than max_events = 2" in repr(read)
+    run(Event(lambda t, q, v, w: q[0] - 0.5, name="half")).save(tmp_path / "ended.npz")
+    read = Trajectory.load(tmp_path / "ended.npz")
+    assert read.success
+    assert read.result == diffrax.RESULTS.event_occurred
+    assert "ended by an event" in repr(read)
 
 
 def test_runs_without_events_have_none(tmp_path):

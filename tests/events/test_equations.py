@@ -22,22 +22,19 @@ class Charge(jaxdae.DAE):
     speed: Any = 1.0
 
     def rate(self, t, y, z, u):
-        del t, y, u
         return {"voltage": z["current"]}
 
     def constraints(self, t, y, z, u):
-        del t, u
         return {"resistor": z["current"] - self.speed * (1 - y["voltage"])}
 
 
 def discharged(t, y, z):
     """The gap behind the spark: a fifth of the voltage is left; the current is not yet right."""
-    del t, y
     return {"voltage": jnp.asarray(0.2)}, z
 
 
 # At four fifths of a volt a gap sparks over.
-SPARK = Event(lambda t, y, z: 0.8 - y["voltage"], reset=discharged, name="spark")  # noqa: ARG005
+SPARK = Event(lambda t, y, z: 0.8 - y["voltage"], reset=discharged, name="spark")
 
 
 def charged(speed: Any = 1.0, events: Any = SPARK, **options):
@@ -72,11 +69,10 @@ def test_sparks_come_at_exact_times_and_the_current_is_consistent_behind_them(ba
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_an_event_without_a_reset_ends_the_run_told_from_an_algebraic_variable(backend):
+def test_an_event_without_a_reset_ends_the_run_told_from_an_algebraic_variable():
     """`exp(-k t)` is a quarter of the current at the start at `log(4) / k`."""
-    small = Event(lambda t, y, z: z["current"] - 0.25, name="small")  # noqa: ARG005
-    run = charged(events=small, backend=backend)
+    small = Event(lambda t, y, z: z["current"] - 0.25, name="small")
+    run = charged(events=small, backend="native")
     assert bool(run.success)
     assert len(run.events) == 1
     np.testing.assert_allclose(run.final_time, np.log(4), atol=1e-8)
@@ -87,13 +83,13 @@ def test_an_event_without_a_reset_ends_the_run_told_from_an_algebraic_variable(b
 @pytest.mark.slow
 def test_only_what_may_be_wrong_is_warned_of(recwarn):
     """Of a run that ends early nothing; two events at once are pointed out."""
-    half = Event(lambda t, y, z: y["voltage"] - 0.5, direction=1, name="half")  # noqa: ARG005
+    half = Event(lambda t, y, z: y["voltage"] - 0.5, direction=1, name="half")
     run = charged(events=half, dt=0.1, saveat=None)
     assert not recwarn.list
     assert np.isinf(run.ts[-1])
-    same = lambda t, y, z: (y, z)  # noqa: ARG005, E731
+    same = lambda t, y, z: (y, z)  # noqa: E731
     twice = Event(
-        lambda t, y, z: 2 * y["voltage"] - 1, direction=1, reset=same, name="twice"  # noqa: ARG005
+        lambda t, y, z: 2 * y["voltage"] - 1, direction=1, reset=same, name="twice"
     )  # fmt: skip
     with pytest.warns(RuntimeWarning, match="'half' and 'twice' happened at the same time"):
         charged(events=[Event(half.function, direction=1, reset=same, name="half"), twice])
@@ -104,7 +100,7 @@ def test_directions_count_where_functions_rise_or_fall():
     """A function that rises is none that falls; backward in time it falls."""
 
     def level(direction):
-        return Event(lambda t, y, z: y["voltage"] - 0.5, direction=direction, name="level")  # noqa: ARG005
+        return Event(lambda t, y, z: y["voltage"] - 0.5, direction=direction, name="level")
 
     assert len(charged(events=level(-1)).events) == 0
     found = charged(events=level(1))
@@ -117,12 +113,11 @@ def test_directions_count_where_functions_rise_or_fall():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_derivatives_know_that_times_of_events_move(backend):
+def test_derivatives_know_that_times_of_events_move():
     """Of the voltage, `1 - 0.8 exp(-k (4 - t_2))`, and the time of the second spark."""
 
     def made(speed, adjoint=None):
-        run = charged(speed, backend=backend, adjoint=adjoint, dt=0.1, max_events=4)
+        run = charged(speed, backend="native", adjoint=adjoint, dt=0.1, max_events=4)
         return jnp.stack([run.y["voltage"][0], run.events.times[1]])
 
     reverse = jax.jacrev(made)(1.0)
@@ -158,10 +153,9 @@ def bounced(e=1.0, **options):
     """A pendulum at a wall below its hinge, which throws it back."""
 
     def back(t, y, z):
-        del t
         return {"q": y["q"], "v": -e * y["v"]}, 0 * z
 
-    wall = Event(lambda t, y, z: y["q"][0], reset=back, name="wall")  # noqa: ARG005
+    wall = Event(lambda t, y, z: y["q"][0], reset=back, name="wall")
     start = jaxdae.consistent_start(
         Pendulum(), {"q": jnp.array([0.6, -0.8]), "v": jnp.zeros(2)}, 1.0
     )
@@ -169,10 +163,9 @@ def bounced(e=1.0, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_at_index_two_a_pendulum_at_a_wall_is_the_free_one_mirrored(backend):
+def test_at_index_two_a_pendulum_at_a_wall_is_the_free_one_mirrored():
     """Its force in the rod too, which jumps nowhere as the speed keeps its size."""
-    settings: dict[str, Any] = {"t1": 3.0, "dt": 0.01, "backend": backend}
+    settings: dict[str, Any] = {"t1": 3.0, "dt": 0.01}
     run = bounced(**settings)
     start = jax.tree.map(lambda x: x[0], run.saved)
     free = jaxdae.solve(Pendulum(), *start, **settings)
@@ -193,21 +186,18 @@ class Implicit(jaxdae.DAE):
     """The capacitor again, by a residual."""
 
     def residual(self, t, y, y_dot, u):
-        del t, u
         voltage, current = y
         return jnp.stack([y_dot[0] - current, current + voltage - 1])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_events_of_a_residual_are_told_from_variables_and_rates(backend):
+def test_events_of_a_residual_are_told_from_variables_and_rates():
     def back(t, y, y_dot):
-        del t, y
         return jnp.array([0.2, 0.8]), y_dot
 
-    event = Event(lambda t, y, y_dot: y_dot[0] - 0.2, reset=back, name="slow")  # noqa: ARG005
+    event = Event(lambda t, y, y_dot: y_dot[0] - 0.2, reset=back, name="slow")
     start = jaxdae.consistent_start(Implicit(), jnp.array([0.0, 1.0]))
-    run = jaxdae.solve(Implicit(), *start, t1=4.0, events=event, backend=backend, saveat=END)
+    run = jaxdae.solve(Implicit(), *start, t1=4.0, events=event, saveat=END)
     np.testing.assert_allclose(
         run.events.times[:2], np.log(5) + np.log(4) * np.arange(2), atol=1e-7
     )
@@ -219,7 +209,7 @@ def test_events_of_a_residual_are_told_from_variables_and_rates(backend):
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (Event(SPARK.function, reset=lambda t, y, z: ({"voltage": jnp.nan * t}, z)),  # noqa: ARG005
+        (Event(SPARK.function, reset=lambda t, y, z: ({"voltage": jnp.nan * t}, z)),
          "is not finite there.*no consistent variables"),
         (SPARK, "more than max_events = 2 events happened, the last, 'spark', 1.39 s after"),
     ],
@@ -232,8 +222,8 @@ def test_resets_that_lead_nowhere_fail_in_words(event, words):
 @pytest.mark.slow
 def test_a_reset_off_the_constraints_of_index_two_is_refused_with_the_distance():
     off = Event(
-        lambda t, y, z: y["q"][0], name="wall",  # noqa: ARG005
-        reset=lambda t, y, z: ({"q": y["q"], "v": y["v"] + 0.3}, z),  # noqa: ARG005
+        lambda t, y, z: y["q"][0], name="wall",
+        reset=lambda t, y, z: ({"q": y["q"], "v": y["v"] + 0.3}, z),
     )  # fmt: skip
     start = jaxdae.consistent_start(
         Pendulum(), {"q": jnp.array([0.6, -0.8]), "v": jnp.zeros(2)}, 1.0
@@ -247,9 +237,9 @@ def test_a_reset_off_the_constraints_of_index_two_is_refused_with_the_distance()
 @pytest.mark.parametrize(
     ("events", "error", "words"),
     [
-        (Event(lambda t, q, v, w: q[0]), ValueError, r"it must take \(t, y, z\)"),  # noqa: ARG005
-        (Event(lambda t, y, z: y), ValueError, "must return one real number"),  # noqa: ARG005
-        (Event(SPARK.function, reset=lambda t, y, z: y), ValueError,  # noqa: ARG005
+        (Event(lambda t, q, v, w: q[0]), ValueError, r"it must take \(t, y, z\)"),
+        (Event(lambda t, y, z: y), ValueError, "must return one real number"),
+        (Event(SPARK.function, reset=lambda t, y, z: y), ValueError,
          r"must return \(y, z\) of shapes"),
         (3, TypeError, "'int' object is not iterable|give jaxdae.Event"),
     ],

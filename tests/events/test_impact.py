@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from helpers.systems import DoublePendulum, Massless, RepeatedRod
+from helpers.systems import DoublePendulum, Massless, RepeatedRod, Turning
 from jaxdae import SingularMassSolve
 from jaxdae.formulations import NullSpace
 from jaxdae.systems import constraint_residuals
@@ -14,49 +14,30 @@ from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.kinematics import along_motion
 
 
-class Turning(jaxdae.System):
-    """A rigid body by a quaternion and angular velocities, one point of it on a surface."""
-
-    def rate(self, t, q, v):
-        del t
-        w, x, y, z = q
-        return 0.5 * jnp.array([[-x, -y, -z], [w, -z, y], [z, w, -x], [-y, x, w]]) @ v
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * (v**2) @ jnp.array([1.0, 2.0, 3.0])
-
-    def position_constraints(self, t, q):
-        del t
-        return jnp.stack([q[1] * q[2] + q[0] * q[3]])
-
-
 class Skate(jaxdae.System):
     """A body in a plane that moves along its own direction."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (v**2) @ jnp.array([1.0, 1.0, 0.3])
 
     def velocity_constraints(self, t, q, v):
-        del t
         return jnp.stack([v[0] * jnp.sin(q[2]) - v[1] * jnp.cos(q[2])])
 
 
 CASES = {
-    "free": (DoublePendulum(), [0.3, -0.4], [1.0, 2.0], lambda t, q: q[0] + q[1] ** 2),  # noqa: ARG005
-    "dependent": (RepeatedRod(), [0.6, -0.8], [0.8, 0.6], lambda t, q: q[0] - 0.3),  # noqa: ARG005
+    "free": (DoublePendulum(), [0.3, -0.4], [1.0, 2.0], lambda t, q: q[0] + q[1] ** 2),
+    "dependent": (RepeatedRod(), [0.6, -0.8], [0.8, 0.6], lambda t, q: q[0] - 0.3),
     "moving wall": (RepeatedRod(), [0.6, -0.8], [0.8, 0.6], lambda t, q: q[0] - jnp.sin(3 * t)),
     "singular mass": (Massless(), [0.6, 0.18], [1.0, 0.6], lambda t, q: q[1] - t),
     "rates": (
-        Turning(), [0.9, 0.1, 0.2, 0.3], [1.0, 2.0, 0.5], lambda t, q: q[0] - q[1] * q[2]  # noqa: ARG005
+        Turning(), [0.9, 0.1, 0.2, 0.3], [1.0, 2.0, 0.5], lambda t, q: q[0] - q[1] * q[2]
     ),
-    "nonholonomic": (Skate(), [0.1, 0.2, 0.5], [1.0, 0.5, 0.7], lambda t, q: q[0] + 0.1 * q[2]),  # noqa: ARG005
+    "nonholonomic": (Skate(), [0.1, 0.2, 0.5], [1.0, 0.5, 0.7], lambda t, q: q[0] + 0.1 * q[2]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("restitution", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("restitution", [0.0, 0.7])
 def test_an_impact_balances_impulses_and_keeps_constraints(case, restitution):
     """All to round-off: solves of a few equations."""
     system, q, v, gap = CASES[case]
@@ -96,7 +77,7 @@ def test_a_run_with_dependent_constraints_bounces():
     But for the part off the constraint, errors of steps of 1e-8, which an impact keeps.
     """
     system = RepeatedRod()
-    wall = jaxdae.impact(system, lambda t, q: q[0], 0.8, name="wall")  # noqa: ARG005
+    wall = jaxdae.impact(system, lambda t, q: q[0], 0.8, name="wall")
     state = jaxdae.State(jnp.array([0.6, -0.8]), jnp.zeros(2))
     run = jaxdae.simulate(system, jaxdae.Multipliers(), state, t1=3.0, events=wall, max_events=9)
     count = len(run.events)
@@ -109,10 +90,8 @@ def test_a_run_with_dependent_constraints_bounces():
 def test_a_run_in_angular_velocities_bounces():
     """The rate of the gap is that of the coordinates, which velocities are not."""
     system = Turning()
-    start = jaxdae.consistent_state(
-        system, jnp.array([0.9, 0.1, 0.2, 0.3]) / 0.95**0.5, jnp.array([1.0, 2.0, 0.5])
-    )
-    gap = lambda t, q: q[0] - 0.5  # noqa: E731, ARG005
+    start = system.start()
+    gap = lambda t, q: q[0] - 0.5  # noqa: E731
     run = jaxdae.simulate(
         system, NullSpace(), start, t1=3.0, events=jaxdae.impact(system, gap, 0.5), max_events=9
     )

@@ -22,15 +22,12 @@ class Block(jaxdae.System):
     belt: jax.Array = eqx.field(converter=jnp.asarray)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * self.stiffness * q @ q
 
     def velocity_constraints(self, t, q, v):
-        del t, q
         return v - self.belt
 
 
@@ -138,14 +135,12 @@ class TwoBlocks(jaxdae.System):
     """Two blocks of 1 kg with a spring between them, the first driven, both on a floor."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return 0.5 * 5.0 * (q[0] - q[1]) ** 2 + 0.5 * 20.0 * (q[0] - 0.5 * t) ** 2
 
     def velocity_constraints(self, t, q, v):
-        del t, q
         return v
 
 
@@ -181,5 +176,5 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"give the controller to jaxdae\.stick_slip"):
         jaxdae.simulate(
             stick.system, stick.formulation, stick.state, t1=1.0, events=stick.events,
-            controller=lambda t, q, v, w: jnp.zeros(1),  # noqa: ARG005
+            controller=lambda t, q, v, w: jnp.zeros(1),
         )  # fmt: skip

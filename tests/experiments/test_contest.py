@@ -1,5 +1,7 @@
 """Contests of controllers: where the best law is known, tuning finds it; losses are counted."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,3 +124,67 @@ def test_objectives_are_the_librarys_over_plants_with_starts_of_their_own(experi
         assert aim(BEST) == costs.max()
         assert int(costs.argmax()) == int(np.abs(plants["place"]).argmax())
         assert aim.built(BEST, 0)[0].mass == mass
+
+
+RIG, ARM = "LQR, weights tuned, rig too", "LQR, weights tuned, arm too"
+# Of a run that bears its claims out: costs of the laws, their parameters, and what else is read;
+# then rows that are spoilt, and the claims that they contradict.
+NUMBERS = {
+    "ball_beam_controllers": (
+        {
+            "LQR": 1.0, "PD": 1.0, "LQR, weights tuned": 0.99, "LQR + network": 0.95, RIG: 0.7,
+            f"{RIG}, for the worst": 0.69,
+        },
+        {"lever": 0.03, "ratio": 50.0},
+        {"own": {"LQR": np.ones(5), "LQR + network": np.full(5, 0.97)}},
+        [
+            ({"PD": np.append(np.ones(19), np.nan)}, [0]),
+            # The mean alone is less, one plant costs more.
+            ({RIG: np.append(np.full(19, 0.7), 1.1)}, [2]),
+        ],
+    ),
+    "five_bar": (
+        {"LQR": 1.0, "PD": 0.8, "LQR, weights tuned": 0.75, "LQR + network": 0.6},
+        {},
+        {"course": SimpleNamespace(error=1e-12)},
+        [({"PD": np.append(np.full(19, 0.8), np.nan)}, [1])],
+    ),
+    "mirror_tuning": (
+        {
+            "LQR": 1.0, "LQR, weights tuned": 0.6, "LQR + network": 0.5, "servo-constraint": 100.0,
+            "servo-constraint, tuned": 0.8, ARM: 0.3, "LQR + network, arm too": 0.25,
+        },
+        {"length": np.array(0.21)},
+        {
+            "course": SimpleNamespace(error=1e-9),
+            "runs": {
+                "LQR + network": SimpleNamespace(u=np.sin(np.arange(4000.0))),
+                "LQR, weights tuned": SimpleNamespace(u=np.zeros(4000)),
+            },
+        },
+        [
+            ({"LQR": np.append(np.ones(19), np.nan)}, [1]),
+            ({"LQR + network, arm too": np.full(20, 0.4), ARM: np.full(20, 0.4)}, [3]),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", NUMBERS)
+def test_claims_of_contests_are_held_against_their_numbers(experiment, script):
+    Row, claims = experiment("contest").Row, experiment(script).claims
+    costs, params, more, spoilt = NUMBERS[script]
+    for changes, contradicted in [({}, []), *spoilt]:
+        kept = {name: np.full(20, x) for name, x in costs.items()}
+        rows = {x: Row(x, 3, params, y, changes.get(x, y)) for x, y in kept.items()}
+        found = [i for i, x in enumerate(claims({"rows": rows, **more})) if not x.holds]
+        assert found == contradicted
+
+
+def test_what_is_learnt_by_heart_contradicts_the_claim_of_the_five_bar(experiment):
+    """Much better on the plants it was tuned on."""
+    Row, (costs, _, more, _) = experiment("contest").Row, NUMBERS["five_bar"]
+    rows = {name: Row(name, 3, {}, np.full(20, x), np.full(20, x)) for name, x in costs.items()}
+    rows["LQR + network"] = rows["LQR + network"]._replace(training=np.full(20, 0.4))
+    claims = experiment("five_bar").claims({"rows": rows, **more})
+    assert [x.holds for x in claims] == [True, True, False]

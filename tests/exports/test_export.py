@@ -134,11 +134,11 @@ class Network(eqx.Module):
 @pytest.mark.parametrize(
     ("formulation", "settings", "more"),
     [
-        pytest.param(jaxdae.NullSpace(), FIXED, 0, marks=pytest.mark.slow),
+        pytest.param(jaxdae.Hamiltonian(BAUMGARTE.stabilization), FIXED, 0, marks=pytest.mark.slow),
         (BAUMGARTE, {**FIXED, "controller": Filtered()}, 1),
         pytest.param(BAUMGARTE, {**FIXED, "controller": Network()}, 0, marks=pytest.mark.slow),
     ],
-    ids=["null space", "controller", "network"],
+    ids=["momenta", "controller", "network"],
 )
 def test_what_surrounds_an_integration(tmp_path, formulation, settings, more):
     """Own states of formulations and controllers."""

@@ -28,6 +28,7 @@ from helpers.exported import (
     with_node,
 )
 from jaxdae.kernels.export import objects
+from jaxdae.kernels.export.interface import identifiers
 from jaxdae.solvers import RK4
 
 # Files for machines that are not here.
@@ -203,7 +204,9 @@ def test_without_a_linker(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_arrays_are_named_by_their_places(tmp_path):
+def test_arrays_are_named_by_their_places_and_numbered(tmp_path):
+    assert identifiers(["system.a.b", "system.a_b"]) == ["system_a_b", "system_a_b_2"]
+
     class Masses(jaxdae.System):
         masses: dict
         points: eqx.field(default=None)  # pyright: ignore

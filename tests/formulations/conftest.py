@@ -3,76 +3,9 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae import State
-
-
-class MovingPivot(jaxdae.System):
-    """A point mass on a rod whose pivot is shaken: `p(t) = amplitude sin(frequency t)`."""
-
-    mass: float = 1.3
-    length: float = 0.8
-    amplitude: float = 0.1
-    frequency: float = 5.0
-    damping: float = 0.2
-
-    def pivot(self, t):
-        """Place of the pivot [m]."""
-        return self.amplitude * jnp.sin(self.frequency * t)
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * self.mass * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return self.mass * 9.81 * q[1]
-
-    def dissipation(self, t, q, v):
-        del t, q
-        return 0.5 * self.damping * v @ v
-
-    def position_constraints(self, t, q):
-        x = q[0] - self.pivot(t)
-        return jnp.stack([x**2 + q[1] ** 2 - self.length**2])
-
-    def labels(self):
-        return jaxdae.Labels(coordinates=("x", "y"), constraints=("rod",))
-
-    def start(self):
-        """Consistent state at t = 0, below the pivot and aside."""
-        x, y = 0.3, -jnp.sqrt(self.length**2 - 0.09)
-        # x (x' - p') + y y' = 0 with x' = 1
-        v = jnp.stack([1.0, -x * (1 - self.amplitude * self.frequency) / y])
-        return State(jnp.stack([x, y]), v)
-
-
-class Sleigh(jaxdae.System):
-    """Chaplygin's: a plate on ice with a knife edge at distance `arm` from its mass centre."""
-
-    mass: float = 2.0
-    inertia: float = 0.5
-    arm: float = 0.3
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * self.mass * (v[0] ** 2 + v[1] ** 2) + 0.5 * self.inertia * v[2] ** 2
-
-    def velocity_constraints(self, t, q, v):
-        del t
-        return jnp.stack([-jnp.sin(q[2]) * v[0] + jnp.cos(q[2]) * v[1] - self.arm * v[2]])
-
-    def labels(self):
-        return jaxdae.Labels(coordinates=("x", "y", "angle"), constraints=("edge",))
-
-    def at(self, angle, along, turn):
-        """State at the origin with the given heading, speed along the edge, and turn rate."""
-        cos, sin, across = np.cos(angle), np.sin(angle), self.arm * turn
-        v = jnp.array([along * cos - across * sin, along * sin + across * cos, turn])
-        return State(jnp.array([0.0, 0.0, angle]), v)
 
 
 class Driven(jaxdae.System):
@@ -148,16 +81,6 @@ def flow():
         return _flow(system, formulation, state, jnp.asarray(t, dtype), u)
 
     return of_arrays
-
-
-@pytest.fixture(scope="session")
-def moving_pivot():
-    return MovingPivot()
-
-
-@pytest.fixture(scope="session")
-def sleigh():
-    return Sleigh()
 
 
 @pytest.fixture(scope="session")

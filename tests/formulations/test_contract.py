@@ -31,17 +31,15 @@ class OneMatrix(AbstractFormulation):
     @property
     def examination(self):
         return Examination(
-            start=lambda system, t, state: "the start is refused" if t > 0 else None,  # noqa: ARG005
-            stop=lambda system, t, y: "the toy stops here",  # noqa: ARG005
-            review=lambda system, ts, ys: self.remark,  # noqa: ARG005
+            start=lambda system, t, state: "the start is refused" if t > 0 else None,
+            stop=lambda system, t, y: "the toy stops here",
+            review=lambda system, ts, ys: self.remark,
         )
 
     def init(self, system, t, state, like=None):
-        del system, t, like
         return state
 
     def recover(self, system, t, y):
-        del system, t
         return y
 
     def rate_and_multipliers(self, system, t, y, u):

@@ -12,8 +12,6 @@ from jaxdae import (
     Baumgarte,
     Hamiltonian,
     Multipliers,
-    NullSpace,
-    Penalty,
     QuasiVelocities,
     simulate,
     State,
@@ -25,11 +23,9 @@ from jaxdae.solvers import RK4
 GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
 FORMULATIONS = [
     Multipliers(GAINS),
-    Penalty(jnp.array([10.0, 5.0]), GAINS),
-    AugmentedLagrangian(10.0, GAINS),
+    AugmentedLagrangian(jnp.array([10.0, 5.0]), GAINS),
     Hamiltonian(GAINS),
     VelocityElimination(),
-    NullSpace(GAINS),
     QuasiVelocities(stabilization=GAINS),
 ]
 

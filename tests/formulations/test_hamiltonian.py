@@ -34,15 +34,12 @@ class Relativistic(jaxdae.System):
     field: float = 0.7
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return self.mass * self.light**2 * (1 - jnp.sqrt(1 - v @ v / self.light**2))
 
     def potential_energy(self, t, q):
-        del t
         return self.field * q[1]
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q @ q - 1])
 
 
@@ -50,7 +47,6 @@ class DeclaredMass(CartesianPendulum):
     """A pendulum that declares its mass matrix."""
 
     def mass_matrix(self, t, q):
-        del t
         return self.mass * jnp.eye(q.size, dtype=q.dtype)
 
 
@@ -58,7 +54,6 @@ class HasNorm(jaxdae.System):
     """Quadratic, but the program of its Hessian does not show it."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * jnp.linalg.norm(v + 1.0) ** 2
 
 

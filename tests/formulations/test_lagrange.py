@@ -120,11 +120,9 @@ class Held(jaxdae.System):
     masses: tuple[float, float] = (13.0, 1.0)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * jnp.asarray(self.masses, v.dtype) @ v**2
 
     def position_constraints(self, t, q):
-        del t
         return q
 
 
@@ -186,15 +184,12 @@ class Rotated(jaxdae.System):
     mix: jax.Array
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (v @ v + 0.5 * v[0] * v[1])
 
     def potential_energy(self, t, q):
-        del t
         return 9.81 * q[2]
 
     def position_constraints(self, t, q):
-        del t
         return self.mix @ jnp.stack([q @ q - 1, q[0] * q[1] - 0.3 * q[2]])
 
 
@@ -298,11 +293,9 @@ class Guided(jaxdae.System):
     weight: float = 3.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.0 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return self.weight * q[1]
 
     def position_constraints(self, t, q):

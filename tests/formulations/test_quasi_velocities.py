@@ -34,15 +34,12 @@ class Rheonomic(jaxdae.System):
         return jnp.cos(t) * q[0] * q[1] + q[3] ** 2
 
     def dissipation(self, t, q, v):
-        del q
         return 0.1 * (1 + t) * (v @ v)
 
     def force(self, t, q, v, w, u):
-        del u
         return jnp.stack([w[0], 0.0 * t, v[0] * q[1], jnp.sin(t)])
 
     def actuator_rate(self, t, q, v, w, u):
-        del t, q, u
         return jnp.stack([v[1] - w[0]])
 
     def position_constraints(self, t, q):
@@ -134,7 +131,6 @@ def test_sleigh_in_its_own_quasi_velocities_has_the_textbook_equations():
     system = ChaplyginSleigh()
 
     def forms(t, q, v):
-        del t
         return jnp.stack([v[0] * jnp.cos(q[2]) + v[1] * jnp.sin(q[2]), v[2]])
 
     formulation = QuasiVelocities(forms)
@@ -192,8 +188,8 @@ def test_bad_declarations_are_refused_by_name(repeated_rod):
     sleigh, state = STATES["sleigh"]
     check = lambda system, formulation, state: formulation.check(system, state)  # noqa: E731
     with pytest.raises(ValueError, match=r"forms returned shape \(1,\).*have 2 free"):
-        check(sleigh, QuasiVelocities(lambda t, q, v: v[:1]), state)  # noqa: ARG005
+        check(sleigh, QuasiVelocities(lambda t, q, v: v[:1]), state)
     with pytest.raises(ValueError, match=r"dependent at the start: rank 2 of 3; involved: form 1"):
-        check(sleigh, QuasiVelocities(lambda t, q, v: jnp.stack([v[2], 2 * v[2]])), state)  # noqa: ARG005
+        check(sleigh, QuasiVelocities(lambda t, q, v: jnp.stack([v[2], 2 * v[2]])), state)
     with pytest.raises(ValueError, match=r"takes the 3 constraint functions.*only 2 velocities"):
         check(repeated_rod((1.0, 2.0, 3.0)), QuasiVelocities(), State([1.0, 0.0], [0.0, 1.0]))

@@ -24,15 +24,12 @@ class RoughWire(jaxdae.System):
     radius: float = 0.8
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q @ q - self.radius**2])
 
     def reaction_dependent_force(self, t, q, v, w, u, lam):
-        del t, w, u
         normal = 2 * jnp.sqrt(q @ q) * jnp.abs(lam[0])
         return -self.friction * normal * v / jnp.sqrt(v @ v)
 
@@ -53,21 +50,17 @@ class BrakedCar(jaxdae.System):
     gravity: float = 9.81
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
 
     def potential_energy(self, t, q):
-        del t
         return self.mass * self.gravity * q[1]
 
     def position_constraints(self, t, q):
-        del t
         z, pitch = q[1], q[2]
         along = jnp.stack([self.front, -self.rear]) * jnp.sin(pitch)
         return z + along - self.height * jnp.cos(pitch)
 
     def reaction_dependent_force(self, t, q, v, w, u, lam):
-        del t, w, u
         # The ground pushes up with -lam. A force along x at the ground turns the nose down.
         drag = -self.friction * jnp.sign(v[0]) * jnp.sum(-lam)
         return jnp.stack([drag, jnp.zeros_like(drag), drag * self.height * jnp.cos(q[2])])
@@ -81,20 +74,16 @@ class SlidingRod(jaxdae.System):
     half: float = 1.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         inertia = self.mass * self.half**2 / 3
         return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + inertia * v[2] ** 2)
 
     def potential_energy(self, t, q):
-        del t
         return self.mass * 9.81 * q[1]
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q[1] - self.half * jnp.sin(q[2])])
 
     def reaction_dependent_force(self, t, q, v, w, u, lam):
-        del t, w, u
         # Of the end `(x - half cos angle, z - half sin angle)`, which slides along x.
         slip = v[0] + self.half * jnp.sin(q[2]) * v[2]
         drag = -self.friction * jnp.abs(lam[0]) * jnp.sign(slip)
@@ -276,7 +265,6 @@ def test_dependent_constraints_leave_friction_open():
 def test_a_force_of_a_wrong_shape_is_named():
     class Wrong(RoughWire):
         def reaction_dependent_force(self, t, q, v, w, u, lam):
-            del t, q, v, w, u
             return lam
 
     with pytest.raises(ValueError, match=r"reaction_dependent_force returned shape \(1,\); expec"):

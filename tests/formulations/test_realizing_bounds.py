@@ -29,15 +29,12 @@ class Pushed(jaxdae.System):
     push: float = 2.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, q, w, u
         return jnp.stack([jnp.zeros_like(v[0]), self.push * v[1]])
 
     def velocity_constraints(self, t, q, v):
-        del t, q
         return v[1:]
 
 
@@ -74,15 +71,12 @@ def test_constants_of_coupled_inertia_are_those_of_the_linear_system(rng):
 
     class Linear(jaxdae.System):
         def kinetic_energy(self, t, q, v):
-            del t, q
             return 0.5 * v @ inertia @ v
 
         def force(self, t, q, v, w, u):
-            del t, q, w, u
             return rate @ v
 
         def velocity_constraints(self, t, q, v):
-            del t, q
             return jac @ v
 
     found = realizing_constants(Linear(), 0.0, State(np.zeros(3), np.zeros(3)))

@@ -23,15 +23,12 @@ class Rods(jaxdae.System):
     pairs: tuple = eqx.field(static=True)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * jnp.sum(self.masses * jnp.sum(v.reshape(-1, 2) ** 2, axis=1))
 
     def potential_energy(self, t, q):
-        del t
         return 9.81 * jnp.sum(self.masses * q[1::2])
 
     def position_constraints(self, t, q):
-        del t
         # The last position is the support.
         places = jnp.concatenate([q.reshape(-1, 2), jnp.zeros((1, 2), q.dtype)])
         first, second = np.array(self.pairs).T
@@ -48,17 +45,14 @@ class PinnedBodies(jaxdae.System):
     count: int = eqx.field(static=True, default=4)
 
     def kinetic_energy(self, t, q, v):
-        del t
         angle, (vx, vy, rate) = q[2::3], v.reshape(-1, 3).T
         swing = rate * (vy * jnp.cos(angle) - vx * jnp.sin(angle))
         return jnp.sum(0.5 * (vx**2 + vy**2) + 0.4 * rate**2 + self.lever * swing)
 
     def potential_energy(self, t, q):
-        del t
         return 9.81 * jnp.sum(q[1::3] + self.lever * jnp.sin(q[2::3]))
 
     def position_constraints(self, t, q):
-        del t
         x, y, angle = q.reshape(-1, 3).T
         along = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
         near = jnp.stack([x, y], axis=1)
@@ -176,7 +170,6 @@ class Coupled(jaxdae.System):
     coupling: jax.Array
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v + jnp.sum(self.coupling * v[:-1] * v[1:])
 
 
@@ -220,7 +213,6 @@ class Iterated(Coupled):
     """A constraint that is the limit of an iteration."""
 
     def position_constraints(self, t, q):
-        del t
         limit = jax.lax.while_loop(lambda x: x > 0.5, lambda x: 0.5 * x, q[0])
         return jnp.stack([limit + q[1]])
 

@@ -20,37 +20,6 @@ ROUND_OFF: Any = {"rtol": 1e-10, "atol": 1e-10}
 
 
 @pytest.mark.slow
-def test_motion_is_literally_shulgins_equation(moving_pivot, flow):
-    """d/dt T*_v - T*_x - B T*_y = Q_x + B Q_y, with T* and B of a moving pivot by hand."""
-    s, t = moving_pivot, 0.37
-    y0 = -0.7
-
-    def reduced(t, x, y, x_dot):
-        """T* = m (x'^2 + (B x' + b)^2) / 2, B = -(x - p)/y, b = (x - p) p'/y."""
-        arm, p_dot = x - s.pivot(t), jax.jvp(s.pivot, (t,), (1.0,))[1]
-        return 0.5 * s.mass * (x_dot**2 + (arm * (p_dot - x_dot) / y) ** 2)
-
-    x, x_dot = s.pivot(t) + 0.4, 1.1
-    p_dot = s.amplitude * s.frequency * np.cos(s.frequency * t)
-    B = -0.4 / y0
-    y_dot = B * x_dot + 0.4 * p_dot / y0
-    state = State(jnp.array([x, y0]), jnp.array([x_dot, y_dot]))
-    _, motion, _ = flow(s, VelocityElimination("x"), state, t)
-    flow_of = (1.0, x_dot, y_dot, motion.v[0])
-    at = tuple(map(jnp.asarray, (t, x, y0, x_dot)))
-    derivatives = jax.grad(reduced, argnums=(1, 2, 3))
-    slopes, rates = jax.jit(lambda at, along: jax.jvp(derivatives, at, along))(
-        at, tuple(map(jnp.asarray, flow_of))
-    )
-    dT_dx, dT_dy, _ = slopes
-    left = rates[2]
-    force = -s.damping * state.v - jnp.array([0.0, s.mass * 9.81])
-    right = force[0] + B * force[1]
-    np.testing.assert_allclose(left - dT_dx - B * dT_dy, right, **ROUND_OFF)
-    assert abs(dT_dx + B * dT_dy) > 0.1
-
-
-@pytest.mark.slow
 def test_motion_is_the_projection_on_the_kernel(driven, flow, rng):
     """N^T (M a - f) = 0 with a kernel from an independent factorization, and J a + gamma = 0."""
     system, state, t = driven, driven.start(), 0.3

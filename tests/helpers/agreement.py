@@ -103,17 +103,14 @@ class Case:
 
 
 def _voltage(t, q, v, w):
-    del v
     return jnp.stack([1.5 * jnp.cos(3 * t) - 0.5 * q[2] - 0.1 * w[0]])
 
 
 def _mirror_voltage(t, q, v, w):
-    del w
     return jnp.stack([0.5 * jnp.cos(3 * t) - 0.2 * q[0] - 0.1 * v[0]])
 
 
 def _torques(t, q, v, w):
-    del q, w
     return jnp.stack([0.3 * jnp.cos(2 * t), -0.1 - 0.01 * v[3]])
 
 

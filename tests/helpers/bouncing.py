@@ -16,15 +16,12 @@ class Ball(jaxdae.System):
     gravity: float = GRAVITY
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return self.gravity * q[0]
 
     def gap(self, t, q):
-        del t
         return q[0]
 
 

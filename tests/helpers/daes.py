@@ -1,6 +1,6 @@
 """Differential-algebraic equations of the tests: published ones, and some with exact solutions."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,12 +28,10 @@ class Robertson(jaxdae.DAE):
     k: float = 0.04
 
     def rate(self, t, y, z, u):
-        del t, u
         a, b = reaction_rates(self.k, y["a"], y["b"], z["c"])
         return {"a": a, "b": b}
 
     def constraints(self, t, y, z, u):
-        del t, u
         return {"sum": y["a"] + y["b"] + z["c"] - 1}
 
 
@@ -46,7 +44,6 @@ class ImplicitRobertson(jaxdae.DAE):
     k: float = 0.04
 
     def residual(self, t, y, y_dot, u):
-        del t, u
         a, b = reaction_rates(self.k, *y)
         return jnp.stack([y_dot[0] - a, y_dot[1] - b, jnp.sum(y) - 1])
 
@@ -60,7 +57,6 @@ class Transistors(jaxdae.DAE):
     supply: ClassVar[float] = 6.0
 
     def residual(self, t, y, y_dot, u):
-        del u
         g12 = self.current * jnp.expm1((y[1] - y[2]) / 0.026)
         g45 = self.current * jnp.expm1((y[4] - y[5]) / 0.026)
         weak, r, r0 = 1 - self.amplification, 9000.0, 1000.0
@@ -90,11 +86,9 @@ class Pendulum(jaxdae.DAE):
     gravity: float = 9.81
 
     def rate(self, t, y, z, u):
-        del t, u
         return {"q": y["v"], "v": jnp.array([0.0, -self.gravity]) - 2 * z * y["q"]}
 
     def constraints(self, t, y, z, u):
-        del t, z, u
         return {"rod": 2 * y["q"] @ y["v"]}
 
 
@@ -102,13 +96,11 @@ class Circle(jaxdae.DAE):
     """Index 2, nonlinear in `z`: `y = (sin t, cos t)`, `z = exp(-t)`."""
 
     def rate(self, t, y, z, u):
-        del u
         a, b = y
         off = a - jnp.sin(t)
         return jnp.stack([b + (z**2 - jnp.exp(-2 * t)) * a, -a + b * (z - jnp.exp(-t)) + off])
 
     def constraints(self, t, y, z, u):
-        del t, z, u
         return y @ y - 1
 
 
@@ -116,11 +108,9 @@ class Cubic(jaxdae.DAE):
     """Index 1, nonlinear in `z`: `y = sin t`, `z = exp(0.3 t)`."""
 
     def rate(self, t, y, z, u):
-        del u
         return -y * z + jnp.cos(t) + jnp.sin(t) * jnp.exp(0.3 * t)
 
     def constraints(self, t, y, z, u):
-        del u
         return z**3 * jnp.exp(y) - jnp.exp(0.9 * t + jnp.sin(t))
 
 
@@ -132,12 +122,45 @@ class Resonator(jaxdae.DAE):
     capacity: float = 0.1
 
     def rate(self, t, y, z, u):
-        del t, y, u
         return {"charge": z["current"], "flux": z["coil"]}
 
     def constraints(self, t, y, z, u):
-        del t
         return {
             "coil": y["flux"] - self.inductance * z["current"],
             "loop": z["coil"] + self.resistance * z["current"] + y["charge"] / self.capacity - u,
         }
+
+
+class Growth(jaxdae.DAE):
+    """`y' = z`, `z = k y^2`: from one `y = 1 / (1 - k t)`, and no solution any more at `1 / k`."""
+
+    k: Any = 1.0
+
+    def rate(self, t, y, z, u):
+        return z
+
+    def constraints(self, t, y, z, u):
+        return z - self.k * y**2
+
+
+class Turned(jaxdae.DAE):
+    """`y = (cos t, sin t)`, with a matrix that depends on it and on time, and `z = y[1]`."""
+
+    def rate(self, t, y, z, u):
+        return self.mass(t, y) @ jnp.stack([-z, y[0]])
+
+    def mass(self, t, y):
+        return jnp.array([[2.0, 0.5], [-0.5, 1.0]]) + y[0] * jnp.eye(2) * jnp.cos(t) ** 2
+
+    def constraints(self, t, y, z, u):
+        return z - y[1]
+
+
+class Chained(jaxdae.DAE):
+    """Variables each of which follows the next: from ones all of them are `exp(-t)`."""
+
+    def rate(self, t, y, z, u):
+        return -jnp.append(y[1:], z)
+
+    def constraints(self, t, y, z, u):
+        return z - y[0]

@@ -32,16 +32,13 @@ class Platform(jaxdae.System):
     length: float = 0.8
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         platform = self.mass * (v[0] ** 2 + v[1] ** 2) + 0.3 * v[2] ** 2
         return 0.5 * (platform + 0.05 * (v[3] ** 2 + v[4] ** 2) + 0.4 * (v[5] ** 2 + v[6] ** 2))
 
     def potential_energy(self, t, q):
-        del t
         return GRAVITY * (self.mass * q[1] + 0.4 * q[6])
 
     def position_constraints(self, t, q):
-        del t
         c, s = jnp.cos(q[2]), jnp.sin(q[2])
         ends = [q[:2] + x * jnp.stack([c, s]) for x in (-1.0, 0.0, 1.0)]
         first = jnp.stack([-1 + self.length * jnp.cos(q[3]), self.length * jnp.sin(q[3])])
@@ -75,22 +72,18 @@ class Table(jaxdae.System):
     sizes = (1.0, 0.05, 8.0, 3.0, 0.3)
 
     def kinetic_energy(self, t, q, v):
-        del t
         offset = 0.05 * jnp.cos(q[0]) * v[0] * v[3]
         plate = 1.7 * (v[0] ** 2 + v[1] ** 2) + 0.21 * v[2] ** 2
         return 0.5 * (plate + 0.13 * v[3] ** 2) + offset
 
     def potential_energy(self, t, q):
-        del t
         stretch = q[0] - 0.4 * q[1] - 0.3
         return 1.7 * GRAVITY * q[1] + 4.0 * (q[3] - 0.3) ** 2 + 6.0 * stretch**2
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.08 * v[3] ** 2
 
     def position_constraints(self, t, q):
-        del t
         c, s = jnp.cos(q[2]), jnp.sin(q[2])
         turn = jnp.stack([jnp.stack([c, -s]), jnp.stack([s, c])])
         pins = np.array(self.pins, q.dtype)
@@ -134,17 +127,14 @@ class Bennett(jaxdae.System):
         return joints, jnp.stack([turn[:, 2], hinge])
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         p, u = v[:6].reshape(2, 3), v[6:].reshape(2, 3)
         points = 1.2 * p[0] @ p[0] + 0.8 * p[1] @ p[1] + 0.5 * p[0] @ p[1]
         return 0.5 * (points + 0.11 * u[0] @ u[0] + 0.07 * u[1] @ u[1])
 
     def potential_energy(self, t, q):
-        del t
         return GRAVITY * (1.4 * q[2] + 0.9 * q[5]) + 0.5 * q[6]
 
     def position_constraints(self, t, q):
-        del t
         (o1, o4), (w1, w4) = self.frame()
         p2, p3, u2, u3 = q.reshape(4, 3)
 

@@ -24,19 +24,15 @@ class ElasticCrank(jaxdae.System):
         return jnp.hypot(q[1] - 0.2 * jnp.cos(q[0]), 0.2 * jnp.sin(q[0]))
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.025 * v[0] ** 2 + 0.75 * v[1] ** 2
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * self.stiffness * (self._spring(q) - 0.5) ** 2
 
     def dissipation(self, t, q, v):
-        del t
         return 0.5 * self.damping * jax.jvp(self._spring, (q,), (v,))[1] ** 2
 
     def force(self, t, q, v, w, u):
-        del q, v, w, u
         return jnp.stack([2.0 * jnp.cos(3 * t), 0.0 * t])
 
 

@@ -40,19 +40,15 @@ class Pendulum(jaxdae.System):
     ceiling: float = 1e3
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return self.mass * 9.81 * jnp.minimum(q[1], self.ceiling)
 
     def position_constraints(self, t, q):
-        del t
         return jnp.array([q @ q - self.length**2])
 
     def force(self, t, q, v, w, u):
-        del t, q, w
         return jnp.zeros_like(v) if u is None else jnp.stack([u, 0 * u])
 
 

@@ -29,25 +29,20 @@ class ParticlesOnSphere(jaxdae.System):
     damping: Any = 0.5
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def mass_matrix(self, t, q):
-        del t
         return jnp.eye(q.size, dtype=q.dtype)
 
     def potential_energy(self, t, q):
-        del t
         first, second = np.triu_indices(q.size // 3, 1)
         apart = q.reshape(-1, 3)[first] - q.reshape(-1, 3)[second]
         return -0.5 * jnp.sum(jnp.log(jnp.sum(apart**2, axis=1)))
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * v @ v
 
     def position_constraints(self, t, q):
-        del t
         return jnp.sum(q.reshape(-1, 3) ** 2, axis=1) - 1.0
 
 
@@ -79,22 +74,18 @@ class SprungArm(jaxdae.System):
     damping: Any = 50.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         x1, y1, a1, x2, y2, a2 = v
         return 0.5 * (x1**2 + y1**2 + x2**2 + y2**2 + (a1**2 + a2**2) / 12)
 
     def potential_energy(self, t, q):
-        del t
         bend = q[5] - q[2]
         springs = 0.5 * self.soft * q[2] ** 2 + 0.5 * self.ratio * self.soft * bend**2
         return springs + 9.81 * (q[1] + q[4])
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * (v[5] - v[2]) ** 2
 
     def position_constraints(self, t, q):
-        del t
         e = lambda a: 0.5 * jnp.stack([jnp.sin(a), -jnp.cos(a)])  # noqa: E731
         first, second = e(q[2]), e(q[5])
         return jnp.concatenate([q[:2] - first, q[3:5] - (q[:2] + first + second)])
@@ -135,35 +126,25 @@ class Governor(jaxdae.System):
     stiffness: Any = 200.0
 
     def kinetic_energy(self, t, q, v):
-        del t
         balls = self.ball * self.length**2 * (v[1] ** 2 + jnp.sin(q[1]) ** 2 * v[0] ** 2)
         return 0.5 * self.shaft * v[0] ** 2 + balls + 0.5 * self.sleeve * v[2] ** 2
 
     def potential_energy(self, t, q):
-        del t
         stretch = q[2] - 2 * self.length * np.cos(0.4)
         weight = 2 * self.ball * self.length * jnp.cos(q[1]) + self.sleeve * q[2]
         return 0.5 * self.stiffness * stretch**2 - 9.81 * weight
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * (0.05 * v[0] ** 2 + 8.0 * v[2] ** 2)
 
     def force(self, t, q, v, w, u):
-        del t, v, w, u
         torque = 0.5 + 2.0 * (q[2] - 2 * self.length * np.cos(0.6))
         return jnp.stack([torque, 0.0 * torque, 0.0 * torque])
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q[2] - 2 * self.length * jnp.cos(q[1])])
 
     def begin(self) -> jaxdae.State:
         """Arms half open, the shaft turning at 8 rad/s."""
         q = jnp.stack([jnp.zeros(()), jnp.asarray(0.5), 2 * self.length * jnp.cos(0.5)])
         return jaxdae.State(q, jnp.array([8.0, 0.0, 0.0]))
-
-
-def octahedron_energy() -> float:
-    """Least potential of six particles: twelve edges `sqrt 2`, three diagonals 2."""
-    return -9 * np.log(2.0)

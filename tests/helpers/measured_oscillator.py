@@ -17,15 +17,12 @@ class Oscillator(jaxdae.System):
     damping: float = 0.2
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * self.stiffness * q @ q
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * v @ v
 
 

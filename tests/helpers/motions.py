@@ -50,7 +50,6 @@ class OneOf(AbstractFormulation):
     sizes: tuple[int, int] = eqx.field(static=True)  # coordinates, actuators
 
     def init(self, system, t, state, like=None):
-        del like
         size = max(self._own(system, member)[0] for member in self.members)
 
         def packed(member):

@@ -15,14 +15,12 @@ class Turning(System):
     length: float = 2.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def labels(self):
         return Labels(("angle",), ("rad",))
 
     def points(self, t, q):
-        del t
         end = self.length * jnp.stack([jnp.cos(q[0]), jnp.sin(q[0])])
         return jaxdae.Points(
             {"pivot": jnp.zeros(2), "end": end, "_hidden": end / 2, "same": end},
@@ -39,11 +37,9 @@ class Spiral(System):
     """A point in space."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def points(self, t, q):
-        del t
         place = jnp.stack([jnp.cos(q[0]), jnp.sin(q[0]), q[0]])
         outlines = {"ring": circle(place, 0.2, jnp.eye(3)[0], jnp.eye(3)[2])}
         return jaxdae.Points({"point": place}, outlines=outlines, trace=("point",))

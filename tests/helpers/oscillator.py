@@ -37,18 +37,15 @@ class Oscillator(jaxdae.System):
     stiffness: float = 2.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return self.stiffness * q @ q + q[0] ** 2 * q[1] * (1 + 0.1 * jnp.sin(t))
 
     def force(self, t, q, v, w, u):
-        del t, q, v, u
         return jnp.stack([w[0], jnp.zeros_like(w[0])])
 
     def actuator_rate(self, t, q, v, w, u):
-        del q, u
         return jnp.stack([jnp.cos(t) - w[0] * v[0]])
 
 

@@ -23,16 +23,13 @@ class Rhombus(jaxdae.System):
     """
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         v = v.reshape(3, 3)
         return 0.5 * jnp.sum(v[:, :2] ** 2) + jnp.sum(v[:, 2] ** 2) / 24.0
 
     def potential_energy(self, t, q):
-        del t
         return GRAVITY * jnp.sum(q.reshape(3, 3)[:, 1])
 
     def position_constraints(self, t, q):
-        del t
         crank, coupler, rocker = q.reshape(3, 3)
         end = lambda bar, sign: bar[:2] + 0.5 * sign * _along(bar[2])  # noqa: E731
         return jnp.concatenate(
@@ -62,7 +59,6 @@ class Rhombus(jaxdae.System):
         """Coordinates at `t1` by SciPy, in the angle alone."""
 
         def field(t, y):
-            del t
             return [y[1], -2 * GRAVITY * np.cos(y[0]) * 3 / 5]
 
         found = solve_ivp(field, (0, t1), [angle, rate], method="DOP853", rtol=1e-12, atol=1e-12)

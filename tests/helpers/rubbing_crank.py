@@ -23,7 +23,6 @@ class RubbingCrank(SliderCrank):
         self.slider_mass, self.gravity = slider_mass, 9.81
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * v[0] ** 2
 
 
@@ -35,7 +34,6 @@ def rubbing_motion(ts, length=1.0, damping=0.5, slider_mass=1.0):
     """
 
     def rate(t, y):
-        del t
         growth = length**2 * (2 + 4 * slider_mass)
         inertia = length**2 * 2 / 3 + growth * np.sin(y[0]) ** 2
         force = -0.5 * growth * np.sin(2 * y[0]) * y[1] ** 2

@@ -16,16 +16,13 @@ class Spring(jaxdae.System):
     sign: int = eqx.field(static=True, default=1)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, v
         push = w.sum() + (0.0 if u is None else u)
         return -self.sign * self.stiffness * q + push
 
     def actuator_rate(self, t, q, v, w, u):
-        del t, q, v, u
         return -2 * w
 
 

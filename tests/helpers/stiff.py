@@ -13,15 +13,12 @@ class ElasticRod(jaxdae.System):
     damping: float = 1e3
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 9.81 * q[1] + 0.5 * self.stiffness * (jnp.sqrt(q @ q) - 1.0) ** 2
 
     def dissipation(self, t, q, v):
-        del t
         return 0.5 * self.damping * (q @ v) ** 2 / (q @ q)
 
 
@@ -32,7 +29,6 @@ class SpringJoints(jaxdae.System):
     damping: float = 1e3
 
     def kinetic_energy(self, t, q, v):
-        del t
 
         def points(q):
             first, second = q[0], q[0] + q[1]
@@ -43,11 +39,9 @@ class SpringJoints(jaxdae.System):
         return 0.5 * (one @ one + two @ two)
 
     def potential_energy(self, t, q):
-        del t
         return 5.0 * (q[0] ** 2 + self.ratio * q[1] ** 2)
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * v[1] ** 2
 
 
@@ -58,22 +52,18 @@ class HungRod(jaxdae.System):
     damping: float = 5e3
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         apart = q[2:] - q[:2]
         stretched = jnp.sqrt(apart @ apart) - 1.0
         return 9.81 * (q[1] + q[3]) + 0.5 * self.stiffness * stretched**2
 
     def dissipation(self, t, q, v):
-        del t
         apart, rate = q[2:] - q[:2], v[2:] - v[:2]
         return 0.5 * self.damping * (apart @ rate) ** 2 / (apart @ apart)
 
     def position_constraints(self, t, q):
-        del t
         return jnp.array([q[:2] @ q[:2] - 1.0])
 
 
@@ -83,9 +73,7 @@ class Follower(jaxdae.System):
     decay: float = 1e5
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def actuator_rate(self, t, q, v, w, u):
-        del q, v, u
         return -self.decay * (w - jnp.cos(t))

@@ -8,13 +8,19 @@ import jax.numpy as jnp
 import jaxdae
 
 
+class UnitMass(jaxdae.System):
+    """Coordinates with a mass of one each, for declarations of forces and constraints."""
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * v @ v
+
+
 class Point(jaxdae.System):
     """A mass in the plane, free of forces."""
 
     mass: Any = 1.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
 
@@ -24,11 +30,9 @@ class HarmonicOscillator(jaxdae.System):
     stiffness: Any = 4.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * self.stiffness * q @ q
 
 
@@ -38,11 +42,9 @@ class Blowup(jaxdae.System):
     growth: Any = 2.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, q, w, u
         return self.growth * v**2
 
 
@@ -56,13 +58,11 @@ class DoublePendulum(jaxdae.System):
     gravity: float = 9.81
 
     def kinetic_energy(self, t, q, v):
-        del t
         cross = 2 * self.l1 * self.l2 * v[0] * v[1] * jnp.cos(q[0] - q[1])
         first = (self.l1 * v[0]) ** 2
         return 0.5 * (self.m1 * first + self.m2 * (first + (self.l2 * v[1]) ** 2 + cross))
 
     def potential_energy(self, t, q):
-        del t
         y1 = -self.l1 * jnp.cos(q[0])
         return self.gravity * (self.m1 * y1 + self.m2 * (y1 - self.l2 * jnp.cos(q[1])))
 
@@ -123,15 +123,12 @@ class MassOnCircle(jaxdae.System):
     copies: int = 1
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.25 * v @ v
 
     def position_constraints(self, t, q):
-        del t
         return (q @ q - 1.0) * jnp.arange(1, 1 + self.copies, dtype=q.dtype)
 
     def start(self):
@@ -145,11 +142,9 @@ class DrivenPendulum(jaxdae.System):
     rope: float = 1.0
 
     def kinetic_energy(self, t, q, v):
-        del t
         return 0.5 * v @ v * (1 + 0.1 * q[0] ** 2)
 
     def potential_energy(self, t, q):
-        del t
         return 9.81 * q[1]
 
     def position_constraints(self, t, q):
@@ -159,30 +154,6 @@ class DrivenPendulum(jaxdae.System):
     def start(self):
         """A consistent state at `t = 0`."""
         return jaxdae.consistent_state(self, jnp.array([0.5, -0.9]), jnp.array([0.3, 0.2]))
-
-
-class RedundantLoop(jaxdae.System):
-    """Three masses on equal cranks, each at its distance from both others: one loop too many."""
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 9.81 * jnp.sum(q[1::2])
-
-    def position_constraints(self, t, q):
-        del t
-        a, b, c = jnp.split(q, 3)
-        x = jnp.array([1.0, 0.0])
-        pairs = (a, 1), (b - x, 1), (c - 2 * x, 1), (a - b, 1), (b - c, 1), (a - c, 4)
-        return jnp.stack([d @ d - length for d, length in pairs])
-
-    def start(self, crank):
-        """At rest, with all cranks at a place of the first mass [m], shape `(2,)`."""
-        pivots = jnp.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
-        return jaxdae.State(jnp.ravel(crank + pivots), jnp.zeros(6))
 
 
 class LedPoint(jaxdae.System):
@@ -195,7 +166,6 @@ class LedPoint(jaxdae.System):
     speed: float = 0.5
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def position_constraints(self, t, q):
@@ -216,15 +186,12 @@ class RepeatedRod(jaxdae.System):
     length: float = 1.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (1.0 * v[0] ** 2 + 2.0 * v[1] ** 2)
 
     def potential_energy(self, t, q):
-        del t
         return 2.0 * 9.81 * q[1]
 
     def position_constraints(self, t, q):
-        del t
         return jnp.asarray(self.weights, q.dtype) * (q @ q - self.length**2)
 
 
@@ -235,13 +202,96 @@ class Massless(jaxdae.System):
     stiffness: float = 4.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v[0] ** 2
 
     def potential_energy(self, t, q):
-        del t
         return 0.5 * self.stiffness * q[1] ** 2
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q[1] - 0.5 * q[0] ** 2])
+
+
+class Turning(jaxdae.System):
+    """A rigid body in a field, by a quaternion and angular velocities, one point on a surface."""
+
+    def rate(self, t, q, v):
+        w, x, y, z = q
+        return 0.5 * jnp.array([[-x, -y, -z], [w, -z, y], [z, w, -x], [-y, x, w]]) @ v
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * (v**2) @ jnp.array([1.0, 2.0, 3.0])
+
+    def potential_energy(self, t, q):
+        return 2.0 * (q[1] * q[3] - q[0] * q[2]) + q[0] ** 2 - q[1] ** 2
+
+    def position_constraints(self, t, q):
+        return jnp.stack([q[1] * q[2] + q[0] * q[3]])
+
+    def start(self):
+        """A consistent state at `t = 0`."""
+        q = jnp.array([0.9, 0.1, 0.2, 0.3]) / 0.95**0.5
+        return jaxdae.consistent_state(self, q, jnp.array([1.0, 2.0, 0.5]))
+
+
+class Actuated(jaxdae.System):
+    """Point of mass `mass` in the plane; each force comes through a chain of actuators.
+
+    `delays = (a, b)`: the force along x is the control behind `a` integrators, along y behind `b`.
+    """
+
+    delays: tuple[int, int] = eqx.field(static=True, default=(0, 0))
+    mass: float = 2.0
+    stiffness: float = 3.0
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * self.mass * v @ v
+
+    def potential_energy(self, t, q):
+        return 0.25 * self.stiffness * (q @ q) ** 2 + q[0] * q[1]
+
+    def force(self, t, q, v, w, u):
+        a, b = self.delays
+        first = u[0] if a == 0 else w[0]
+        second = u[1] if b == 0 else w[a]
+        return jnp.stack([first, (2 + jnp.cos(q[0])) * second])
+
+    def actuator_rate(self, t, q, v, w, u):
+        a, b = self.delays
+        chains = (jnp.append(w[1:a], u[0])[:a], jnp.append(w[a + 1 : a + b], u[1])[:b])
+        return jnp.concatenate(chains) - 0.1 * w * v[0]
+
+    def state(self):
+        """A state with nothing zero."""
+        w = 0.3 + 0.1 * jnp.arange(sum(self.delays), dtype=float)
+        return jaxdae.State(jnp.array([0.4, -0.7]), jnp.array([0.2, 0.5]), w)
+
+
+class Forced(jaxdae.System):
+    """Unit mass on a line under a force `law(t, q, u)`."""
+
+    law: object = eqx.field(static=True)
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        return jnp.stack([self.law(t, q, u)])  # pyright: ignore[reportCallIssue]
+
+
+class Bead(jaxdae.System):
+    """Unit mass on the unit circle, under gravity and a force `push(q, u)`."""
+
+    push: object = eqx.field(static=True)
+    gravity: float = 0.0
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        return self.gravity * q[1]
+
+    def force(self, t, q, v, w, u):
+        return self.push(q, u)  # pyright: ignore[reportCallIssue]
+
+    def position_constraints(self, t, q):
+        return jnp.stack([q @ q - 1.0])

@@ -7,6 +7,7 @@ import pytest
 import jaxdae
 from helpers.daes import Circle, Pendulum, Resonator
 from jaxdae.identification import Channel, Experiment, identify, Measurement, UnknownStart
+from jaxdae.identification.declared import DeclaredEquations
 from jaxdae.tuning import Positive
 
 TIMES = np.linspace(0.02, 2.0, 100)
@@ -48,11 +49,18 @@ def circuit(params):
     return Resonator(**params)
 
 
-def test_a_circuit_is_identified_from_noisy_data():
+@pytest.fixture(scope="module")
+def data():
+    return record(np.random.default_rng(3))
+
+
+@pytest.fixture(scope="module")
+def result(data):
+    return identify(circuit, GUESS, data, channels=CHANNELS, dt=0.05)
+
+
+def test_a_circuit_is_identified_from_noisy_data(result):
     """Estimates are within three of the standard errors reported, which are those of noise."""
-    result = identify(
-        circuit, GUESS, record(np.random.default_rng(3)), channels=CHANNELS, dt=0.05,
-    )  # fmt: skip
     assert result.stop_reason == "converged"
     for name, value in TRUTH.items():
         error = result.standard_error(name)
@@ -66,17 +74,11 @@ def test_a_circuit_is_identified_from_noisy_data():
 
 
 @pytest.mark.slow
-def test_backends_and_intervals_agree():
-    """Steps that are exact to 1e-9; intervals close their gaps to 1e-5 of the motion's size."""
-    one = lambda **options: identify(  # noqa: E731
-        circuit, GUESS, record(np.random.default_rng(4)), channels=CHANNELS, **options
-    )
-    found = one(dt=0.02, backend="native")
-    np.testing.assert_allclose(one(dt=0.02, backend="plain").values, found.values, rtol=1e-8)
-    np.testing.assert_allclose(one().values, found.values, rtol=1e-5)
-    divided = one(dt=0.02, intervals=3)
-    np.testing.assert_allclose(divided.values, found.values, rtol=1e-4)
-    np.testing.assert_allclose(divided.standard_errors, found.standard_errors, rtol=1e-2)
+def test_intervals_agree(data, result):
+    """They close their gaps to 1e-5 of the motion's size."""
+    divided = identify(circuit, GUESS, data, channels=CHANNELS, dt=0.05, intervals=3)
+    np.testing.assert_allclose(divided.values, result.values, rtol=1e-4)
+    np.testing.assert_allclose(divided.standard_errors, result.standard_errors, rtol=1e-2)
 
 
 @pytest.mark.slow
@@ -114,25 +116,16 @@ class Power(jaxdae.DAE):
         return jnp.stack([y_dot[0] + self.decay * y[0], y[1] - y[0] ** 2])
 
 
-@pytest.mark.slow
-def test_an_unknown_start_of_a_residual_moves_along_its_algebraic_equations():
-    """Of two variables one is free; the exact power is `exp(-2 k t)` of its start."""
-    ts = np.linspace(0.05, 1.0, 20)
-    guess = jaxdae.Variables(jnp.array([0.8, 0.9]), jnp.zeros(2))
-    samples = np.exp(-3 * ts) + 1e-3 * np.random.default_rng(6).normal(size=20)
-    found = identify(
-        Power, Positive(1.0),
-        Experiment(
-            ts, {"power": Measurement(samples, 1e-3)},
-            UnknownStart(guess, y=np.array([np.inf, 0.5])),
-        ),
-        channels={"power": Channel(lambda r: r.y[:, 1], unit="W")}, dt=0.05,
-    )  # fmt: skip
-    assert len(found.start_errors) == 1
-    assert abs(float(found.params) - 1.5) < 3 * found.standard_errors[0]
-    y = found.starts[0].y
-    assert abs(y[1] - y[0] ** 2) < 1e-12  # round-off
-    np.testing.assert_allclose(y, 1.0, atol=5e-3)  # three errors of a few samples
+def test_a_start_of_a_residual_moves_along_its_algebraic_equations():
+    """Of two variables one is free, along the tangent `(1, 2 e)` in units of one and of 0.5."""
+    state = jaxdae.Variables(jnp.array([0.8, 0.64]), jnp.array([-0.8, -1.28]))
+    start = UnknownStart(state, y=np.array([np.inf, 0.5]))
+    moves, prior, names = DeclaredEquations(Power(), None).directions(0.0, state, start)
+    (column,) = moves[:2].T
+    np.testing.assert_allclose(column[1] / column[0], 1.6, rtol=1e-12)
+    # What the guess's noise makes of it.
+    np.testing.assert_allclose(abs(prior), [[abs(column[1]) / 0.5]], rtol=1e-12)
+    assert names == ["y[1] and what moves with it"]
 
 
 class Twice(jaxdae.DAE):

@@ -1,6 +1,7 @@
 """Posteriors against one that is known: of a model linear in its parameters it is normal."""
 
 import builtins
+import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
@@ -76,8 +77,6 @@ def test_without_blackjax_the_error_names_the_extra(fit, monkeypatch):
 
 @pytest.mark.slow
 def test_an_improper_posterior_is_refused(fit):
-    import dataclasses
-
     open_one = dataclasses.replace(fit, unidentifiable=("no channel sees mass",))
     with pytest.raises(ValueError, match="it is not proper, no channel sees mass"):
         posterior(open_one)

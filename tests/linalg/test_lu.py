@@ -1,5 +1,8 @@
 """Equations of square matrices, factored once: by LAPACK, and in kernels of any size."""
 
+from functools import partial
+
+import diffrax
 import jax
 import jax.numpy as jnp
 import lineax as lx
@@ -7,13 +10,19 @@ import numpy as np
 import pytest
 
 from jaxdae.kernels import native
+from jaxdae.kernels.integration.arguments import Saving
+from jaxdae.kernels.integration.initial_value import InitialValueProblem
+from jaxdae.kernels.integration.run import integrate, KernelRun
 from jaxdae.linalg.lu import (
     complex_inverse_factors,
     factored,
     FactoredSolver,
+    Factors,
     inverse_factors,
     MOST_PIVOTED,
 )
+from jaxdae.solvers.base import AbstractStatelessSolver
+from jaxdae.solvers.kernel_steps import step_method
 
 
 def solution(matrix, right):
@@ -113,6 +122,63 @@ def test_a_zero_on_the_diagonal_waits_for_what_is_beside_it(rng):
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)  # some ten products
 
 
+class Solving(AbstractStatelessSolver, diffrax.Euler):
+    """A step solves `A x = b`, both of them its state, and has the solution in the place of `b`.
+
+    A complex matrix `A + i B` has its parts one after the other, and stands for a real one.
+    """
+
+    parts: int = 1
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        del terms, t0, t1, args, solver_state, made_jump
+        n = unknowns(y0.size, self.parts)
+        *matrices, right = jnp.split(y0, np.arange(1, self.parts + 1) * n * n)
+        made = Factors.of_pair if self.parts == 2 else partial(Factors.of, pivots=True)
+        solution = made(*(x.reshape(n, n) for x in matrices)).solved(right)
+        y1 = y0.at[-right.size :].set(solution)
+        return y1, y1, {"y0": y0, "y1": y1}, None, diffrax.RESULTS.successful
+
+
+def unknowns(size: int, parts: int) -> int:
+    """`n` of `parts n^2 + parts n` numbers."""
+    return round((size / parts + 0.25) ** 0.5 - 0.5)
+
+
+def stepped(solver, dtype=np.float64):
+    """A step of it in a kernel, from its state."""
+
+    def function(state):
+        problem = InitialValueProblem(
+            jnp.multiply, state.size, (), step_method(solver), None, lambda y: y, dtype
+        )
+        run = KernelRun(problem, Saving(start=False, every=0, times=False), 0, 1, False)
+        return integrate(run, state, [], [jnp.array([0.0, 1.0], dtype)])[1]
+
+    return function
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(2, np.float64), (7, np.float32), (21, np.float64)])
+def test_kernels_pivot_as_many_unknowns_as_they_are_asked_to(rng, n, dtype):
+    """Beside zeros where the first pivots would be, and beside a member that has no solution."""
+    matrix, right = rng.normal(size=(n, n)), rng.normal(size=n)
+    matrix[: n // 2, : n // 2] = 0.0
+    state = np.concatenate([matrix.ravel(), right]).astype(dtype)
+    exact = np.linalg.solve(matrix, right)
+    close = partial(np.testing.assert_allclose, rtol=1e4 * np.finfo(dtype).eps)  # a condition
+    function = stepped(Solving(), dtype)
+    close(
+        function(jnp.asarray(state))[-n:], exact, atol=np.abs(exact).max() * close.keywords["rtol"]
+    )
+    batch = jnp.stack([state, 0 * state, state, *[-state] * 6])
+    found = jax.jit(jax.vmap(function))(batch)
+    np.testing.assert_allclose(
+        found[0], function(batch[0]), rtol=1e3 * np.finfo(dtype).eps, atol=1e-6
+    )
+    assert np.isnan(found[1, -n:]).any()
+    assert np.isfinite(found[2:]).all()
+
+
 @pytest.mark.parametrize("n", [1, 2, 7])
 def test_factors_of_complex_matrices_need_pivots_and_have_them(rng, n):
     """In kernels and by LAPACK, beside a zero where the first pivot would be."""
@@ -120,15 +186,14 @@ def test_factors_of_complex_matrices_need_pivots_and_have_them(rng, n):
     if n > 1:
         matrix[0, 0] = 0.0
     right = rng.normal(size=n) + 1j * rng.normal(size=n)
-    function = lambda real, imaginary: jnp.stack(complex_inverse_factors(real, imaginary))  # noqa: E731
-    given = jnp.asarray(matrix.real), jnp.asarray(matrix.imag)
-    for factors in (function(*given), native(function, *given)(*given)):
-        first, then = (factors[i] + 1j * factors[i + 1] for i in (0, 2))
+    exact = np.linalg.solve(matrix, right)
+    given, rights = (matrix.real, matrix.imag), np.concatenate([right.real, right.imag])
+    first, then = complex_inverse_factors(*map(jnp.asarray, given))
+    function = stepped(Solving(parts=2))
+    state = jnp.asarray(np.concatenate([*(x.ravel() for x in given), rights]))
+    for found in (then @ (first @ rights), function(state)[-2 * n :]):
         # Round-off of n products, of matrices of a condition of some tens.
-        np.testing.assert_allclose(
-            then @ (first @ right), np.linalg.solve(matrix, right), rtol=1e-11
-        )
-    batch = [jnp.stack([x, jnp.full_like(x, jnp.nan)]) for x in given]
-    found = jax.vmap(native(function, *given))(*batch)
-    np.testing.assert_allclose(found[0], native(function, *given)(*given), rtol=1e-12)
-    assert np.isnan(found[1]).any()
+        np.testing.assert_allclose(found[:n] + 1j * found[n:], exact, rtol=1e-11)
+    both = jax.vmap(function)(jnp.stack([state, jnp.full_like(state, jnp.nan)]))
+    np.testing.assert_allclose(both[0], function(state), rtol=1e-12)
+    assert np.isnan(both[1, -2 * n :]).all()

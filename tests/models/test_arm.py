@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import scipy.integrate
 import scipy.linalg
-from jax.flatten_util import ravel_pytree
 
 import jaxdae
-from jaxdae import Hamiltonian, Multipliers, State, VelocityElimination
+from jaxdae import Hamiltonian, State, VelocityElimination
 from jaxdae.models.arm import perturbation_equations, PointMassArm
-from jaxdae.solvers import RK4
 from jaxdae.systems import constraint_residuals
 
 C = (-100.0, -20.0, -64.0, -12.0)
@@ -77,7 +75,7 @@ def reference():
     """Angles and their rates at five times, by another code from the equations by hand."""
     ts = np.linspace(0.0, 1.0, 5)
     solution = scipy.integrate.solve_ivp(
-        lambda t, y: np.concatenate([y[2:], angular_acceleration(y[:2], y[2:])]),  # noqa: ARG005
+        lambda t, y: np.concatenate([y[2:], angular_acceleration(y[:2], y[2:])]),
         (0, 1), np.ravel(LOW), method="DOP853", rtol=1e-12, atol=1e-12, t_eval=ts,
     )  # fmt: skip
     return ts, solution.y[:2].T, solution.y[2:].T
@@ -152,50 +150,3 @@ def test_violations_follow_the_perturbation_equations_in_closed_form():
         expected = [scipy.linalg.expm(A * t) @ y[0, i] for t in ts]
         np.testing.assert_allclose(y[:, i], expected, atol=1e-10)
     assert np.abs(y[0]).min() > 0.01
-
-
-# Parameters of the arm in the plane: masses, lengths, forces, gains and start.
-PLANE: Any = {
-    "arm": {"length1": 1.0, "length2": 0.8, "mass1": 1.5, "mass2": 1.0, "forces": np.array(FORCES)},
-    "c": np.array(C),
-    "q": np.asarray(ARM.start()[0]) + np.array([0.02, -0.01, 0.03, 0.02]),
-    "v": np.asarray(ARM.start()[1]) + np.array([0.1, 0.0, -0.2, 0.1]),
-}
-
-
-def end_of_plane(kind, params, adjoint):
-    """A scalar of the end of eight Runge-Kutta steps."""
-    arm = PointMassArm(**params["arm"])
-    run = jaxdae.simulate(
-        arm, kind(perturbation_equations(*params["c"])), State(params["q"], params["v"]), t1=0.16,
-        dt=0.02, solver=RK4(), saveat=diffrax.SaveAt(t1=True), adjoint=adjoint, max_steps=8,
-        start_tolerance=None,
-    )  # fmt: skip
-    return run.q[0] @ jnp.array([1.0, -0.5, 0.7, 2.0]) + run.v[0] @ jnp.array([0.4, 1.0, -1.0, 0.3])
-
-
-def differences(loss, x):
-    """Slopes by central differences of fourth order."""
-    value = jax.jit(jax.vmap(loss))
-    step = 1e-3 * np.maximum(np.abs(x), 0.1)
-    up2, up, down, down2 = (value(x + s * np.diag(step)) for s in (2, 1, -1, -2))
-    return (8 * (up - down) - (up2 - down2)) / (12 * step)
-
-
-# Fourth order in steps of 1e-3: derivatives of fifth order, 1e-12, and round-off, 1e-13 / h.
-SLOPES: Any = {"rtol": 1e-6, "atol": 1e-7}
-
-
-@pytest.mark.slow
-def test_gradients_are_the_same_in_both_forms_of_the_equations_and_those_of_differences():
-    """With few steps, gradients through momenta and through velocities differ as the steps do."""
-    x, unravel = ravel_pytree(PLANE)
-    momenta, velocities = (
-        jax.jit(jax.grad(lambda x, kind=kind: end_of_plane(kind, unravel(x), None)))(x)
-        for kind in (Hamiltonian, Multipliers)
-    )
-    # q' = p / m with constant m: Runge-Kutta steps commute with this change of variables.
-    np.testing.assert_allclose(momenta, velocities, rtol=1e-9, atol=1e-9)
-    slopes = differences(lambda x: end_of_plane(Multipliers, unravel(x), diffrax.ForwardMode()), x)
-    np.testing.assert_allclose(velocities, slopes, **SLOPES)
-    assert np.all(np.abs(velocities) > 1e-6)

@@ -21,7 +21,6 @@ def test_closed_form_is_that_of_kirchhoffs_loops():
     stiffness = np.array([[1 / C + 1 / C3, -1 / C3], [-1 / C3, 1 / C + 1 / C3]])
 
     def rate(t, y):
-        del t
         load = [2.0, -0.7] - damping @ y[2:] - stiffness @ y[:2]
         return np.concatenate([y[2:], np.linalg.solve(inertia, load)])
 

@@ -141,11 +141,9 @@ class Pushed(System):
     """A point on a line whose only force is not affine in its input."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, q, v, w
         return u**2 + u
 
 

@@ -9,14 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
-from jax.flatten_util import ravel_pytree
 
 import jaxdae
 from jaxdae import Baumgarte, Multipliers, NullSpace, SingularMassSolve, State
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.motor import ChargeDrive, CurrentDrive
-from jaxdae.models.slider_crank import SliderCrank
-from jaxdae.solvers import RK4
 from jaxdae.systems import Labels
 
 GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=200.0)
@@ -33,15 +30,12 @@ class Lever(AbstractModel):
     friction: float = 1e-3
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.inertia * v[0] ** 2
 
     def potential_energy(self, t, q):
-        del t
         return -self.weight * jnp.cos(q[0])
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.friction * v[0] ** 2
 
     def labels(self):
@@ -170,7 +164,6 @@ def test_without_inductance_the_law_is_a_constraint_whose_multiplier_is_zero():
 
 def constant(t, q, v, w):
     """A controller that gives 4 V."""
-    del t, v, w
     return jnp.full(1, 4.0, q.dtype)
 
 
@@ -197,47 +190,3 @@ def test_the_driven_coordinate_may_be_named():
     )
     with pytest.raises(ValueError, match="no coordinate is called 'wheel'; there are: crank, rod"):
         ChargeDrive(driven="wheel").start()
-
-
-PARAMETERS: Any = {
-    "resistance": 2.6,
-    "inductance": 5e-3,
-    "motor_constant": 7.68e-3,
-    "efficiency": 0.62,
-    "gear_inertia": 5.28e-5,
-    "damping": 0.015,
-    "voltage": 6.0,
-    "slider_mass": 0.1,
-}
-
-
-def end(kind, params, adjoint):
-    """A scalar of the end of twenty Runge-Kutta steps, the current among its parts."""
-    params = dict(params)
-    crank = SliderCrank(0.1, 0.3, 0.05, 0.1, params.pop("slider_mass"))
-    drive = kind(mechanism=crank, **params)
-    sol = jaxdae.simulate(
-        drive, FORM, start(drive), t1=0.02, dt=1e-3, solver=RK4(), adjoint=adjoint, max_steps=20,
-        saveat=diffrax.SaveAt(t1=True), start_tolerance=None,
-    )  # fmt: skip
-    q, v, w = sol.q[0], sol.v[0], sol.w[0]
-    weights = jnp.array([1.0, -2.0, 3.0])
-    return drive.load(q) @ weights + 0.1 * drive.load(v) @ weights + drive.current(0.02, q, v, w)
-
-
-@pytest.mark.slow
-def test_gradients_agree_between_forms_and_with_differences():
-    x, unravel = ravel_pytree(PARAMETERS)
-    charge, current = (
-        jax.jit(jax.grad(lambda x, kind=kind: end(kind, unravel(x), None)))(x)
-        for kind in (ChargeDrive, CurrentDrive)
-    )
-    # One and the same differential equation in both, so the same Runge-Kutta steps.
-    np.testing.assert_allclose(charge, current, rtol=1e-9, atol=1e-11)
-    value = jax.jit(jax.vmap(lambda x: end(CurrentDrive, unravel(x), diffrax.ForwardMode())))
-    step = 1e-3 * np.abs(x)
-    up2, up, down, down2 = (value(x + s * np.diag(step)) for s in (2, 1, -1, -2))
-    slopes = (8 * (up - down) - (up2 - down2)) / (12 * step)
-    # Truncation 1e-12 relative; round-off 1e-14 over the step.
-    assert np.all(np.abs(slopes - current) <= 1e-6 * np.abs(current) + 1e-13 / step)
-    assert np.all(np.abs(current) > 1e-4)

@@ -33,7 +33,6 @@ def rigid_body(arm, q, v, ts):
         return np.linalg.solve(R @ inertia @ R.T, momentum)
 
     def rate(t, y):
-        del t
         R = y.reshape(3, 3)
         return np.cross(spin(R), R.T).T.ravel()
 

@@ -93,7 +93,6 @@ def particles(start: np.ndarray, t1: float, damping: float, **options):
     others = ~np.eye(count, dtype=bool)
 
     def rates(t, y):
-        del t
         p, v = y.reshape(2, count, 3)
         apart = p[:, None] - p[None]
         squares = np.where(others, np.sum(apart**2, axis=2), 1.0)
@@ -116,7 +115,6 @@ def chain(links: int, length: float, angle: float, t1: float, **options) -> np.n
     carried = links - np.arange(links)
 
     def rates(t, y):
-        del t
         a, turn = np.split(y, 2)
         apart = a[:, None] - a
         matrix = length * below * np.cos(apart)
@@ -145,7 +143,6 @@ class SprungArm:
         """Angles and their rates at the end, from rest."""
 
         def rates(t, y):
-            del t
             first, second, turn1, turn2 = y
             c, s = cos(first - second), sin(first - second)
             torque = self.ratio * self.soft * (second - first) + self.damping * (turn2 - turn1)
@@ -169,7 +166,6 @@ def governor(t1: float, **options) -> np.ndarray:
     ball, sleeve, length, shaft, stiffness = 1.0, 2.0, 0.3, 0.1, 200.0
 
     def rates(t, y):
-        del t
         _, x, turn, open_ = y
         s, c = sin(x), cos(x)
         z, z_dot = 2 * length * c, -2 * length * s * open_

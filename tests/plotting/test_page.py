@@ -59,6 +59,8 @@ def test_mechanism_and_cursors_move_with_the_slider(page):
     steps = page.layout["sliders"][0]["steps"]
     assert [x["args"][0] for x in steps] == [[str(i)] for i in range(151)]
     assert steps[75]["label"] == "1.00"
+    # Names of one place are written once, those with an underscore not at all.
+    assert frame["data"][3]["text"] == ["end, same", "pivot", ""]
     assert "<title>rod &lt;1&gt;</title>" in page.text
 
 

@@ -79,12 +79,10 @@ def test_failed_members_are_named():
     assert repr(run).splitlines()[-2] == (
         "  result       2 of 9 failed: members [0, 1], [2, 0], the first after t = 0.25 s"
     )
-    with pytest.raises(ValueError, match=r"trajectory\[0, 0\] \(.* failed first is .*\[2, 0\]\)"):
+    with pytest.raises(ValueError, match=r"trajectory\[0, 0\], or draw all of it with plot_batch"):
         plot_histories(run)
     many = stored((9,), failed=range(7))
     assert "7 of 9 failed: members 0, 1, 2, 3, 4, …, the first after t = 0.5 s" in repr(many)
-    with pytest.raises(ValueError, match=r"trajectory\[0\], or draw all of it with plot_batch"):
-        plot_histories(stored((2,)))
 
 
 def test_a_traced_run_has_shapes():

@@ -9,7 +9,6 @@ import pytest
 
 from helpers.stored_runs import released, stored
 from jaxdae import Trajectory
-from jaxdae.plotting import plot_energy, plot_histories, plot_violation
 from jaxdae.results.naming import axis_labels
 
 
@@ -68,18 +67,6 @@ def test_what_was_varied_goes_with_the_members(batch):
     assert batch[:1].varied.axes == ("length", "angle")
 
 
-def test_pictures_are_drawn_of_a_member(batch):
-    member = batch[1, 2]
-    for plot in (plot_histories, plot_violation, plot_energy):
-        figure = plot(member)
-        assert figure.axes[0].get_ylabel()
-    (curve,) = plot_histories(member, quantities=("multipliers",)).axes[0].get_lines()
-    np.testing.assert_array_equal(curve.get_ydata(), np.asarray(member.multipliers)[:, 0])
-    assert curve.get_label() == "rod"
-    with pytest.raises(ValueError, match=r"pick one of the batch first, trajectory\[0, 0\]"):
-        plot_histories(batch)
-
-
 @contextlib.contextmanager
 def programs():
     """Names of JAX's events of tracing and compiling, as they come."""
@@ -121,12 +108,12 @@ def test_values_under_a_transformation_are_carried_along():
 @pytest.mark.parametrize(
     ("index", "error", "words"),
     [
-        (3, IndexError, r"member 3 of a batch of 3 \(they count from 0\)"),
-        ([0, 3], IndexError, "member 3 of a batch of 3"),
-        ((0, 0), IndexError, r"2 indices for a batch of 1 axes, \(3,\)"),
-        (True, TypeError, "chosen by an integer; got True"),
-        ((0.5,), TypeError, "chosen by an integer; got 0.5"),
-        (np.ones(2, bool), TypeError, r"shape \(3,\) are chosen by integers, a slice, .* bool of"),
+        (3, IndexError, r"index 3 is out of bounds .* the batch has shape \(3,\), counted from 0"),
+        ([0, -4], IndexError, "index -4 is out of bounds"),
+        ((0, 0), IndexError, r"too many indices .* the batch has shape \(3,\)"),
+        (np.ones(2, bool), IndexError, r"boolean index .* the batch has shape \(3,\)"),
+        (True, TypeError, r"shape \(3,\) are chosen by integers, a slice, .*; got True"),
+        ((0.5,), TypeError, r"got \(0\.5,\)"),
     ],
 )
 def test_members_that_there_are_not(index, error, words):

@@ -18,13 +18,7 @@ from helpers.stored_runs import LABELS, released, stored
 from jaxdae import Trajectory
 from jaxdae.models import CartesianPendulum
 from jaxdae.plotting import plot_mechanism, shapes
-from jaxdae.results.stored import (
-    _joined,
-    _words,
-    Drawing,
-    drawing_of,
-    points_of,
-)
+from jaxdae.solvers import RK4
 from jaxdae.storage.runs import TrajectoryFileError
 
 LENGTHS = np.array([0.5, 1.5, np.nan])
@@ -236,44 +230,37 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path):
         Trajectory.load(path)
 
 
-def _without_drawing(path):
-    """The file as an earlier release wrote it."""
+def test_a_stored_run_is_drawn_without_its_system(batch, tmp_path):
+    """Places, outlines and what joins them; between rows to the fourth order."""
+    turn = jaxdae.State([0.0], [np.pi / 2])
+    run = jaxdae.simulate(Turning(), jaxdae.Multipliers(), turn, t1=2.0, dt=0.25, solver=RK4())
+    path = run.save(tmp_path / "run")
+    loaded, t = Trajectory.load(path), np.array([0.3])
+    found, exact = shapes.along(loaded, t), shapes.along(run, t)
+    for name, places in (exact.places | exact.outlines).items():
+        # h^4 / 384 of the fourth derivative, (2 + 0.5) (pi/2)^4.
+        atol = 0.25**4 / 384 * 2.5 * 6.1
+        np.testing.assert_allclose((found.places | found.outlines)[name], places, atol=atol)
+    for field in ("links", "lines", "bodies", "trace", "fixed", "unit"):
+        assert getattr(found.points, field) == getattr(exact.points, field)
+    assert plot_mechanism(loaded).axes
+    with pytest.raises(ValueError, match="the run failed before its first row"):
+        plot_mechanism(batch.stored()[2])
+    # A file of an earlier release has none, and says what to do.
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files if not name.startswith("drawing.")}
     about = json.loads(str(arrays.pop("about")))
     del about["drawing"]
     about["arrays"] = {name: x for name, x in about["arrays"].items() if name in arrays}
     np.savez(path, about=np.array(json.dumps(about)), **arrays)
-
-
-def test_a_stored_run_is_drawn_without_its_system(batch, tmp_path):
-    """A mass at its coordinates: its places and rates are those of the run, to the last bit.
-
-    A file of an earlier release has none, and says what to do.
-    """
-    loaded = Trajectory.load(batch.save(tmp_path / "runs"))
-    drawing = loaded.known["drawing.places"], loaded.known["drawing.rates"]
-    mass = (loaded.about.drawing or {})["places"].index("mass")
-    np.testing.assert_array_equal(drawing[0][:, :, mass], loaded.q)
-    np.testing.assert_array_equal(drawing[1][:, :, mass], loaded.v)
-    found, exact = shapes.along(loaded[1]), shapes.along(batch[1])
-    np.testing.assert_array_equal(found.places["mass"], exact.places["mass"])
-    assert (found.points.links, found.points.trace, found.points.fixed) == (
-        exact.points.links, exact.points.trace, exact.points.fixed
-    )  # fmt: skip
-    assert plot_mechanism(loaded[1]).axes
-    with pytest.raises(ValueError, match="the run failed before its first row"):
-        plot_mechanism(loaded[2])
-    path = loaded.save(tmp_path / "old.npz")
-    _without_drawing(path)
     old = Trajectory.load(path)
     with pytest.raises(ValueError, match=r"has no points .* earlier release.*with_system\(system"):
-        plot_mechanism(old[1])
-    assert plot_mechanism(old[1].with_system(CartesianPendulum(length=1.5))).axes
+        plot_mechanism(old)
+    assert plot_mechanism(old.with_system(Turning())).axes
 
 
 class _Unseen(CartesianPendulum):
-    """A pendulum whose points fail, are of another kind, or are none."""
+    """A pendulum whose points fail, or are of another kind."""
 
     points_are: Any = eqx.field(static=True, default=None)
 
@@ -282,38 +269,10 @@ class _Unseen(CartesianPendulum):
         return q["heat"] if self.points_are == "wrong" else self.points_are
 
 
-@pytest.mark.parametrize(
-    ("points", "words"),
-    [
-        ("wrong", r"_Unseen.points failed \(TypeError"),
-        (3, r"returned ndarray: .* without a drawing"),
-    ],
-)
-def test_points_that_fail_do_not_lose_a_run(batch, points, words):
-    system = _Unseen(points_are=points)
-    arrays, skeleton = eqx.partition((system, batch[1].formulation, None), eqx.is_array)
-    run = dataclasses.replace(batch[1], arrays=arrays, skeleton=skeleton)
-    with pytest.warns(RuntimeWarning, match=words):
-        assert drawing_of(run) is None
-
-
-def test_outlines_and_bodies_of_a_drawing_come_back():
-    """Places, corners of circles, chains of names; between rows to the fourth order."""
-    system, ts = Turning(), np.linspace(0.0, 2.0, 9)
-    q = np.pi / 2 * ts[:, None]
-    points, rates = jax.vmap(
-        lambda t, q: jax.jvp(system.points, (t, q), (1.0, jnp.full(1, np.pi / 2)))
-    )(jnp.asarray(ts), jnp.asarray(q))
-    drawing = Drawing(_joined(points, 1), _joined(rates, 1), _words(points))
-    again = points_of(drawing.places, drawing.words)
-    assert jax.tree.structure(again) == jax.tree.structure(points)
-    jax.tree.map(np.testing.assert_array_equal, again, points)
-    run = stored(rows=9)
-    arrays = {**run.known, "drawing.places": drawing.places, "drawing.rates": drawing.rates}
-    about = dataclasses.replace(run.about, drawing=drawing.words)
-    found = shapes.along(Trajectory.from_arrays(arrays, about), np.array([0.3]))
-    angle = np.pi / 2 * 0.3
-    # h^4 / 384 of the fourth derivative, 2 (pi/2)^4.
-    end = [[2 * np.cos(angle), 2 * np.sin(angle)]]
-    np.testing.assert_allclose(found.places["end"], end, atol=0.25**4 / 384 * 2 * 6.1)
-    assert found.outlines["wheel"].shape == (1, 32, 2)
+def test_points_that_fail_do_not_lose_a_run(batch):
+    for points, words in (("wrong", "failed \\(TypeError"), (3, "ndarray: .* without a drawing")):
+        parts = _Unseen(points_are=points), batch[1].formulation, None
+        arrays, skeleton = eqx.partition(parts, eqx.is_array)
+        with pytest.warns(RuntimeWarning, match=rf"_Unseen\.points .*{words}"):
+            run = dataclasses.replace(batch[1], arrays=arrays, skeleton=skeleton).stored()
+        assert run.about.drawing is None

@@ -60,7 +60,7 @@ OBSTACLES = [
         "steps are chosen by OwnPID, not by diffrax.PIDController",
     ),
     ({"saveat": SaveAt(dense=True)}, "SaveAt asks for more than plain states"),
-    ({"saveat": SaveAt(t1=True, fn=lambda t, y, args: y.q)}, "more than plain states"),  # noqa: ARG005
+    ({"saveat": SaveAt(t1=True, fn=lambda t, y, args: y.q)}, "more than plain states"),
     ({"saveat": SaveAt(subs=[diffrax.SubSaveAt(t1=True)])}, "more than plain states"),
     ({"saveat": SaveAt(steps=True, ts=[0.1])}, "asks for times and steps together"),
     (
@@ -236,7 +236,6 @@ class Spun(Spring):
     """A force by a singular value decomposition."""
 
     def force(self, t, q, v, w, u):
-        del t, v, w, u
         return -jnp.linalg.svd(jnp.outer(q, q) + jnp.eye(2))[1] * q
 
 
@@ -261,7 +260,6 @@ class Chosen(Spring):
     number: jax.Array = eqx.field(default_factory=lambda: jnp.array(1))
 
     def force(self, t, q, v, w, u):
-        del t, v, w, u
         return -jnp.array([1.0, 2.0])[self.number] * q
 
 
@@ -276,7 +274,7 @@ def test_controllers_that_close_over_numbers_of_a_trace_are_refused():
     """Never may a number of one trace stay in a kernel that another one uses."""
 
     def end(gain):
-        return run(controller=lambda t, q, v, w: -gain * q[0]).q[-1]  # noqa: ARG005
+        return run(controller=lambda t, q, v, w: -gain * q[0]).q[-1]
 
     with pytest.raises(ValueError, match="controller closes over a value that is being"):
         jax.jit(end)(3.0)
@@ -287,12 +285,7 @@ def test_controllers_that_close_over_numbers_of_a_trace_are_refused():
 ORDER = "between t0 and t1, in the order in which the times are reached"
 
 
-def test_saved_times_in_disorder_are_refused():
-    with pytest.raises(ValueError, match="in the order in which the times are reached"):
-        run(saveat=SaveAt(ts=[0.1, 0.3, 0.2]), backend="native")
-
-
-@pytest.mark.parametrize("ts", [[0.1, 0.3, 0.2], [0.3, 0.2, 0.1], [0.1, 0.2, 0.4], [-0.1, 0, 0.1]])
+@pytest.mark.parametrize("ts", [[0.1, 0.3, 0.2], [0.1, 0.2, 0.4], [-0.1, 0, 0.1]])
 def test_saved_times_that_do_not_fit_are_refused_when_traced(ts):
     ends = eqx.filter_jit(lambda ts: run(saveat=SaveAt(ts=ts), backend="native").q)
     with pytest.raises(Exception, match=ORDER):
@@ -308,9 +301,6 @@ def test_times_computed_on_the_way_are_checked():
     first = eqx.filter_jit(lambda dt: run(dt=dt, saveat=SaveAt(t1=True), **settings).q)
     with pytest.raises(Exception, match="dt does not lead from t0 to t1"):
         jax.block_until_ready(first(jnp.array(-0.1)))
-
-
-# What is remembered.
 
 
 # Where JAX does other things than usual.

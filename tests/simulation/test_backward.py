@@ -10,6 +10,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import jaxdae
+from helpers.systems import UnitMass
 from jaxdae import Baumgarte, LinearStabilization, State
 from jaxdae.control import StabilizedIntegrals
 from jaxdae.formulations import DelayedLaw, LinearLaw
@@ -21,25 +22,18 @@ G = 9.81
 GAINS = Baumgarte(K_D=20.0, K_P=120.0, Gamma=15.0)
 
 
-class Pendulum(jaxdae.System):
+class Pendulum(UnitMass):
     """A unit mass on a rod of unit length, in redundant coordinates."""
 
     damping: Any = 0.0
 
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
     def potential_energy(self, t, q):
-        del t
         return G * q[1]
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * v @ v
 
     def position_constraints(self, t, q):
-        del t
         return jnp.array([q @ q - 1])
 
 
@@ -55,19 +49,15 @@ def angle(t1: float, damping: float = 0.0) -> np.ndarray:
 
 
 def nonlinear(t, q, v, phi, phi_dot):
-    del t, q, v
     return -20 * phi_dot - 100 * phi - 50 * phi**3
 
 
 FORMULATIONS = {
-    "multipliers": jaxdae.Multipliers(GAINS),
     "blocks": jaxdae.Multipliers(LinearStabilization(-120.0, -20.0, K22=-15.0)),
     "callable": jaxdae.Multipliers(nonlinear),
-    "penalty": jaxdae.Penalty(50.0, GAINS),
     "augmented": jaxdae.AugmentedLagrangian(50.0, GAINS, iterations=2),
     "hamiltonian": jaxdae.Hamiltonian(GAINS),
     "null space": jaxdae.NullSpace(GAINS),
-    "quasi-velocities": jaxdae.QuasiVelocities(stabilization=GAINS),
     "elimination": jaxdae.VelocityElimination("q1", decay=15.0),
 }
 # Off the constraint by 0.02 to 0.03: what stabilizes decides on the motion.
@@ -92,22 +82,6 @@ def test_a_backward_run_is_the_mirror_of_a_forward_one(name):
     assert abs(back.violation.phi[-1, 0]) < 0.2 * abs(back.violation.phi[0, 0])
 
 
-@pytest.mark.slow
-def test_velocity_constraints_return_backward_in_time():
-    """The same mirror for a sleigh that is pushed sideways."""
-    system = ChaplyginSleigh()
-    q = jnp.array([0.0, 0.0, 0.3])
-    v = jnp.array([1.0, 0.35, 0.4])
-    settings: Any = {"solver": RK4(), "start_tolerance": 1.0}
-    method = jaxdae.Multipliers(GAINS)
-    back = jaxdae.simulate(system, method, State(q, v), t1=-0.3, dt=-0.01, **settings)
-    forth = jaxdae.simulate(system, method, State(q, -v), t1=0.3, dt=0.01, **settings)
-    np.testing.assert_allclose(back.q, forth.q, atol=1e-12)
-    g = np.asarray(back.violation.phi_dot)[:, 0]
-    # dg/dt = -Gamma g in the direction of integration; RK4 at Gamma dt = 0.15 to its fifth power.
-    np.testing.assert_allclose(g[-1] / g[0], np.exp(-15.0 * 0.3), rtol=1e-3)
-
-
 def test_stabilized_integrals_return_backward_in_time():
     kepler = Kepler()
     start = State(*kepler.start())
@@ -121,25 +95,23 @@ def test_stabilized_integrals_return_backward_in_time():
 
 
 @pytest.mark.parametrize("backend", ["auto", pytest.param("plain", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("t1", [-0.8, -2.0])
-def test_adaptive_runs_end_where_the_angle_does(t1, backend):
+def test_adaptive_runs_end_where_the_angle_does(backend):
     run = jaxdae.simulate(
-        Pendulum(), jaxdae.Multipliers(Baumgarte.critical(20.0)), START, t1=t1, backend=backend
+        Pendulum(), jaxdae.Multipliers(Baumgarte.critical(20.0)), START, t1=-2.0, backend=backend
     )
-    np.testing.assert_allclose(run.q[-1], angle(t1), atol=1e-7)  # ten times the tolerance
+    np.testing.assert_allclose(run.q[-1], angle(-2.0), atol=1e-7)  # ten times the tolerance
     assert np.abs(run.violation.phi).max() < 1e-6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["auto", pytest.param("plain", marks=pytest.mark.slow)])
-def test_the_direction_of_each_member_is_its_own(backend):
+def test_the_direction_of_each_member_is_its_own():
     """End times that are traced; gradients by them, by gains and by the start."""
 
     def end(t1, K_D, x):
         start = State(jnp.array([1.0, x]), jnp.zeros(2))
         run = jaxdae.simulate(
             Pendulum(), jaxdae.Multipliers(Baumgarte(K_D, 100.0)), start, t1=t1,
-            saveat=diffrax.SaveAt(t1=True), start_tolerance=1.0, throw=False, backend=backend,
+            saveat=diffrax.SaveAt(t1=True), start_tolerance=1.0, throw=False,
         )  # fmt: skip
         return run.final_state.q
 
@@ -206,11 +178,9 @@ def test_friction_that_the_start_does_not_show_is_warned_of_after_the_run():
 
     class Braked(Pendulum):
         def potential_energy(self, t, q):
-            del t, q
             return 0.0
 
         def dissipation(self, t, q, v):
-            del t, q
             return 0.25 * self.damping * jnp.sum(v * v) ** 2
 
     k, speed, t1 = 0.5, 1.0, -0.9
@@ -222,55 +192,9 @@ def test_friction_that_the_start_does_not_show_is_warned_of_after_the_run():
     np.testing.assert_allclose(run.backward_growth, (1 + 2 * k * t1) ** -1.5, rtol=1e-2)
 
 
-@pytest.mark.slow
-def test_random_backward_runs_are_right_or_say_that_damping_grows():
-    """Ten times the tolerance, times what the motion makes of a deviation without its damping."""
-    rng, count, tol = np.random.default_rng(11), 50, 1e-8
-    rate, ratio = 10 ** rng.uniform(-0.5, 1.7, count), 10 ** rng.uniform(-0.5, 0.5, count)
-    c = np.where(rng.random(count) < 0.6, 10 ** rng.uniform(-1, 1.5, count), 0.0)
-    t1 = -(10 ** rng.uniform(-1, 0.6, count))
-    start = rng.uniform([-np.pi, -4], [np.pi, 4], (count, 2))
-
-    @jax.jit
-    @jax.vmap
-    def end(rate, ratio, c, t1, start):
-        (x, y), speed = (jnp.cos(start[0]), jnp.sin(start[0])), start[1]
-        state = State(jnp.stack([x, y]), speed * jnp.stack([-y, x]))
-        gains = Baumgarte(2 * rate, ratio * rate**2)
-        control = diffrax.PIDController(rtol=tol, atol=tol)
-        run = jaxdae.simulate(
-            Pendulum(c), jaxdae.Multipliers(gains), state, t1=t1, throw=False,
-            stepsize_controller=control,
-        )  # fmt: skip
-        return run.final_state.q, run.success, run.backward_growth
-
-    def exact(c, t1, start):
-        """End and speed, by SciPy."""
-        slope = lambda _, y: [y[1], -G * np.cos(y[0]) - c * y[1]]  # noqa: E731
-        run = solve_ivp(slope, (0, t1), start, rtol=1e-12, atol=1e-12, method="DOP853")
-        last, speed = run.y[0, -1], np.abs(run.y[1]).max()
-        return np.array([np.cos(last), np.sin(last)]), speed
-
-    found, success, growth = map(np.asarray, end(rate, ratio, c, t1, start))
-    silent = np.flatnonzero(success & (growth < 10))
-    assert silent.size > count / 2
-    for i in silent:
-        position, speed = exact(c[i], t1[i], start[i])
-        moved = [exact(c[i], t1[i], start[i] + 1e-5 * e)[0] - position for e in np.eye(2)]
-        condition = max(1.0, np.abs(moved).max() / 1e-5)
-        error = np.abs(found[i] - position).max()
-        assert error < 10 * tol * (1 + speed) * condition, (
-            c[i],
-            t1[i],
-            error,
-            condition,
-            growth[i],
-        )
-
-
 def test_a_function_with_the_signs_of_a_backward_run_is_warned_of():
     """Stabilizations that were written for runs in which nothing was turned."""
-    wrong = lambda t, q, v, phi, phi_dot: 20 * phi_dot - 100 * phi  # noqa: E731, ARG005
+    wrong = lambda t, q, v, phi, phi_dot: 20 * phi_dot - 100 * phi  # noqa: E731
     for law in (wrong, LinearStabilization(-100.0, 20.0)):
         with pytest.warns(
             RuntimeWarning, match=r"root 10\S* 1/s.* the same is given as for a run f"
@@ -304,11 +228,10 @@ def test_laws_that_forget_forward_are_warned_of_backward():
 def test_controllers_that_damp_are_warned_of():
     class Pushed(Pendulum):
         def force(self, t, q, v, w, u):
-            del t, q, v, w
             return u
 
     with pytest.warns(RuntimeWarning, match=r"root -20 1/s at the start"):
         jaxdae.simulate(
             Pushed(), jaxdae.Multipliers(GAINS), REST, t1=-1.0, dt=-1e-3, solver=RK4(),
-            controller=lambda t, q, v, w: -20.0 * v,  # noqa: ARG005
+            controller=lambda t, q, v, w: -20.0 * v,
         )  # fmt: skip

@@ -86,16 +86,10 @@ def test_nothing_stands_around_a_method_whose_steps_go_on_from_those_before(name
 
 
 @pytest.mark.parametrize("name", OF_SINGLE_STEPS)
-def test_a_method_around_a_method_is_made_of_their_names(name):
-    projected = make_solver(f"projected-{name}")
-    assert isinstance(projected, jaxdae.Projected)
-    assert type(projected.solver) is SOLVERS[name]
-
-
-@pytest.mark.parametrize("name", OF_SINGLE_STEPS)
-def test_implicit_methods_take_a_tolerance_where_steps_are_fixed(name):
+def test_a_method_is_made_of_its_name_alone_and_within_another_to_a_tolerance(name):
     """Newton's method: one Jacobian for all iterations fails where steps are long for it."""
     projected: Any = make_solver(f"projected-{name}", 1e-8)
+    assert isinstance(projected, jaxdae.Projected)
     for solver in (projected.solver, make_solver(name, 1e-8)):
         assert type(solver) is SOLVERS[name]
         if isinstance(solver, diffrax.AbstractImplicitSolver):

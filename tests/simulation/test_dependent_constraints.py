@@ -1,7 +1,5 @@
 """Mechanisms of dependent constraints: the motion is that of the minimal coordinate."""
 
-from typing import Any
-
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -10,6 +8,7 @@ import pytest
 
 import jaxdae
 from helpers.dependent_mechanisms import exact_motion, MECHANISMS, on_curve, Platform, Table
+from helpers.systems import UnitMass
 from jaxdae import (
     Baumgarte,
     Hamiltonian,
@@ -38,48 +37,25 @@ CASES = {
 PARAMS = [pytest.param(x, marks=[pytest.mark.slow] if x == "Bennett" else []) for x in CASES]
 
 
-@pytest.fixture(scope="module")
-def make():
-    """`make(name)`: a system of `CASES`, its start at a distance, its exact end and its rank."""
-
-    def case(which):
-        name, arguments, angle, rate, rank = CASES[which]
-        system = MECHANISMS[name](**arguments)
-        end = exact_motion(system, angle, rate, np.array([0.0, END]))[-1]
-        return system, lambda off=0.0: on_curve(system, angle, rate, off), end, rank
-
-    return case
-
-
-@pytest.fixture(scope="module", params=PARAMS)
-def case(request, make):
-    return make(request.param)
-
-
 def _error(run, end):
     assert bool(run.success)
     return float(np.abs(run.q[-1] - end).max())
 
 
-def assert_follows_the_exact_motion(case, how):
-    system, start, end, rank = case
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARAMS)
+def test_runs_follow_the_exact_motion_from_starts_on_and_off_the_constraints(name):
+    """Without a word of the user: the rank is found and held."""
+    kind, arguments, angle, rate, rank = CASES[name]
+    system = MECHANISMS[kind](**arguments)
+    end = exact_motion(system, angle, rate, np.array([0.0, END]))[-1]
     for off in (0.0, 1e-6, 1e-5):
-        run = simulate(system, Multipliers(GAINS), start(off), t1=END, saveat=AT_END, **how)
+        start = on_curve(system, angle, rate, off)
+        run = simulate(system, Multipliers(GAINS), start, t1=END, saveat=AT_END)
         assert run.backend == "native"
         assert run.held_rank == rank
         # 1e-6: RK4's and the solver's own error (5e-7 measured).
         assert _error(run, end) < 1e-6 + PER_DISTANCE * off
-
-
-@pytest.mark.slow
-def test_runs_follow_the_exact_motion_from_starts_on_and_off_the_constraints(case):
-    """Without a word of the user: the rank is found and held."""
-    assert_follows_the_exact_motion(case, {})
-
-
-@pytest.mark.slow
-def test_fixed_steps_follow_the_exact_motion_as_well(make):
-    assert_follows_the_exact_motion(make("table of three rods"), {"solver": RK4(), "dt": 0.005})
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +66,6 @@ def table():
 
 
 FORMULATIONS = {
-    "minimum norm": (Multipliers(GAINS, MinimumNormSolve()), {}),
-    "singular mass": (Multipliers(GAINS, SingularMassSolve()), {}),
     "singular mass, minimum norm": (
         Multipliers(GAINS, SingularMassSolve(inner=MinimumNormSolve())), {},
     ),
@@ -125,71 +99,6 @@ def test_energy_changes_by_what_the_damper_takes(table):
 
 
 @pytest.mark.slow
-def test_single_precision(table):
-    system, start, end = table
-    state = jax.tree.map(lambda x: x.astype(jnp.float32), start())
-    run = simulate(system, Multipliers(GAINS), state, t1=END, saveat=AT_END)
-    assert run.q.dtype == jnp.float32
-    # Tolerance 1e-5 of the steps, and the digits that forces of some 10 N leave.
-    assert _error(run, end) < 1e-3
-
-
-@pytest.mark.slow
-def test_gradients_of_both_modes_and_backends_agree_with_differences(table):
-    """By a length, the gain and the start; the default finds the rank under eager transforms."""
-    system, start, _ = table
-
-    def end(x, backend: Any = "auto", adjoint: Any = None):
-        moved = jaxdae.State(start().q, start().v * (1 + x))
-        gains = Baumgarte.critical(10.0 + x)
-        heavier = type(system)(length=0.7 + 0.0 * x)
-        run = simulate(
-            heavier, Multipliers(gains), moved, t1=0.3, dt=0.01, solver=RK4(), saveat=AT_END,
-            backend=backend, adjoint=adjoint,
-        )  # fmt: skip
-        return run.q[-1, 3] + 0.1 * run.v[-1, 0]
-
-    difference = (end(1e-4) - end(-1e-4)) / 2e-4
-    forward = diffrax.ForwardMode()
-    found = [
-        jax.grad(end)(0.0),
-        jax.jvp(end, (0.0,), (1.0,))[1],
-        jax.jvp(lambda x: end(x, "plain", forward), (0.0,), (1.0,))[1],
-    ]
-    # Truncation 1e-8 of the difference, and its round-off.
-    np.testing.assert_allclose(found, difference, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_batches_hold_a_rank_for_each_member(table):
-    """A member that is not finite fails by itself; the others are as alone."""
-    system, start, end = table
-    starts = [start(x) for x in (0.0, 1e-6)]
-    broken = jax.tree.map(lambda x: x * jnp.nan, starts[0])
-    states = jax.tree.map(lambda *x: jnp.stack(x), *starts, broken)
-
-    @jax.jit
-    @jax.vmap
-    def batch(state):
-        run = simulate(
-            system,
-            Multipliers(GAINS, MinimumNormSolve()),
-            state,
-            t1=END,
-            saveat=AT_END,
-            throw=False,
-        )
-        return run.q[-1], run.success, run.held_rank, run.constraint_rank
-
-    q, success, held, rank = batch(states)
-    np.testing.assert_array_equal(success, [True, True, False])
-    np.testing.assert_array_equal(held[:2], 3.0)
-    np.testing.assert_array_equal(rank[:2], 3.0)
-    assert np.abs(q[0] - end).max() < 1e-6
-    assert np.abs(q[1] - end).max() < 1e-6 + PER_DISTANCE * 1e-6
-
-
-@pytest.mark.slow
 def test_a_batch_that_cannot_see_its_starts_fails_instead_of_going_astray(table):
     """The default is the fast solve there: a dependent member fails, on and off the constraints."""
     system, start, _ = table
@@ -218,15 +127,12 @@ class Weightless(jaxdae.System):
     """A repeated rod whose mass matrix is singular: `y` has no inertia."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v[0] ** 2
 
     def potential_energy(self, t, q):
-        del t
         return 2.0 * q[1]
 
     def position_constraints(self, t, q):
-        del t
         rod = q @ q - 1
         return jnp.stack([rod, 2 * rod, rod * (1 + q[0])])
 
@@ -265,15 +171,10 @@ def test_a_start_at_a_singular_position_is_refused():
             simulate(system, Multipliers(GAINS, solve), on_curve(system, 0.0, 1.0), t1=0.1)
 
 
-class Threaded(jaxdae.System):
+class Threaded(UnitMass):
     """A unit mass on the `x` axis, by two constraints of which one says nothing below `x = 1`."""
 
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
     def position_constraints(self, t, q):
-        del t
         beyond = jnp.maximum(q[0] - 1, 0.0) ** 3
         return jnp.stack([q[1], q[1] + beyond * q[2]])
 

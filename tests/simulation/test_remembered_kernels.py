@@ -63,8 +63,8 @@ def test_nothing_remembered_serves_another_system():
         agree(by_hand(-2.0), Spring(sign=-1), **twice),
         agree(by_hand(start=other), start=other),
         agree(by_hand(solver=diffrax.Bosh3), solver=diffrax.Bosh3()),
-        agree(by_hand(gain=0.5), controller=lambda t, q, v, w: 0.5 * q[0]),  # noqa: ARG005
-        agree(by_hand(gain=0.7), controller=lambda t, q, v, w: 0.7 * q[0], **twice),  # noqa: ARG005
+        agree(by_hand(gain=0.5), controller=lambda t, q, v, w: 0.5 * q[0]),
+        agree(by_hand(gain=0.7), controller=lambda t, q, v, w: 0.7 * q[0], **twice),
         agree(by_hand(start=single), start=single),
     ]
     assert len(set(ends)) == len(ends)

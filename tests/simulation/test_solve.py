@@ -12,8 +12,10 @@ from scipy.integrate import solve_ivp
 
 import jaxdae
 from helpers.daes import (
+    Chained,
     Circle,
     Cubic,
+    Growth,
     ImplicitRobertson,
     Pendulum,
     Resonator,
@@ -25,6 +27,7 @@ from helpers.daes import (
     TRANSISTOR_REFERENCE,
     TRANSISTOR_START,
     Transistors,
+    Turned,
 )
 from jaxdae.tuning import LeastSquares, Positive
 
@@ -36,20 +39,6 @@ def tight(rtol, atol):
     return diffrax.PIDController(rtol=rtol, atol=atol)
 
 
-class Growth(jaxdae.DAE):
-    """`y' = z`, `z = k y^2`: at `1 / (k y(0))` there is no solution any more."""
-
-    k: float = 1.0
-
-    def rate(self, t, y, z, u):
-        del t, y, u
-        return z
-
-    def constraints(self, t, y, z, u):
-        del t, u
-        return z - self.k * y**2
-
-
 def grown(k, backend="auto", **options):
     settings: dict[str, Any] = {"t1": 1.0, "saveat": END, "backend": backend} | options
     return jaxdae.solve(Growth(k), 1.0, k, **settings)
@@ -59,19 +48,17 @@ def grown(k, backend="auto", **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_robertson_has_the_published_digits_after_ten_to_the_eleven(backend):
+def test_robertson_has_the_published_digits_after_ten_to_the_eleven():
     """In both forms; of the residual, whose sum is one, `a` is known to round-off over 2e-8."""
     settings: dict[str, Any] = {
-        "t1": ROBERTSON_END, "saveat": END, "backend": backend,
-        "stepsize_controller": tight(1e-8, 1e-14),
+        "t1": ROBERTSON_END, "saveat": END, "stepsize_controller": tight(1e-8, 1e-14),
     }  # fmt: skip
     found = jaxdae.solve(Robertson(), *ROBERTSON_START, **settings)
     values = [found.y["a"][0], found.y["b"][0], found.z["c"][0]]
     np.testing.assert_allclose(values, ROBERTSON_REFERENCE, rtol=1e-10)
     start = jaxdae.consistent_start(ImplicitRobertson(), jnp.array([1.0, 0.0, 0.0]))
     found = jaxdae.solve(ImplicitRobertson(), *start, **settings)
-    assert found.backend == backend
+    assert found.backend == "native"
     np.testing.assert_allclose(found.y[0], ROBERTSON_REFERENCE, rtol=1e-6)
 
 
@@ -79,7 +66,6 @@ def test_robertson_at_forty_agrees_with_scipy():
     """SciPy's Radau on the ordinary equations that the sum leaves."""
 
     def reduced(t, y):
-        del t
         a, b = y
         one, two = 0.04 * a - 1e4 * b * (1 - a - b), 3e7 * b**2
         return [-one, one - two]
@@ -95,14 +81,12 @@ def test_robertson_at_forty_agrees_with_scipy():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_the_transistor_amplifier_has_the_published_digits(backend):
+def test_the_transistor_amplifier_has_the_published_digits():
     start = jaxdae.consistent_start(Transistors(), TRANSISTOR_START)
     found = jaxdae.solve(
-        Transistors(), *start, t1=TRANSISTOR_END, saveat=END, backend=backend,
+        Transistors(), *start, t1=TRANSISTOR_END, saveat=END, backend="native",
         stepsize_controller=tight(1e-7, 1e-7),
     )  # fmt: skip
-    assert found.backend == backend
     # Volts of a signal that is amplified some twenty times, 1e-7 in each of some thousand steps.
     np.testing.assert_allclose(found.y[0], TRANSISTOR_REFERENCE, atol=1e-6)
 
@@ -112,23 +96,11 @@ def test_the_transistor_amplifier_has_the_published_digits(backend):
 def test_a_mass_matrix_is_taken_account_of_and_time_may_run_backward(backend):
     """`y` goes round with a matrix that depends on it: `y = (cos t, sin t)`."""
 
-    class Turn(jaxdae.DAE):
-        def rate(self, t, y, z, u):
-            del u
-            return self.mass(t, y) @ jnp.stack([-z, y[0]])
-
-        def mass(self, t, y):
-            return jnp.array([[2.0, 0.5], [-0.5, 1.0]]) + y[0] * jnp.eye(2) * jnp.cos(t) ** 2
-
-        def constraints(self, t, y, z, u):
-            del t, u
-            return z - y[1]
-
-    there = jaxdae.solve(Turn(), jnp.array([1.0, 0.0]), 0.0, t1=1.0, backend=backend)
+    there = jaxdae.solve(Turned(), jnp.array([1.0, 0.0]), 0.0, t1=1.0, backend=backend)
     np.testing.assert_allclose(there.y[:, 0], np.cos(there.ts), atol=1e-7)  # tolerance 1e-8 a step
     rates = there.y_dot
     np.testing.assert_allclose(rates[:, 1], np.cos(there.ts), atol=1e-7)
-    back = jaxdae.solve(Turn(), *there.last, t0=1.0, t1=0.0, backend=backend, saveat=END)
+    back = jaxdae.solve(Turned(), *there.last, t0=1.0, t1=0.0, backend=backend, saveat=END)
     np.testing.assert_allclose(back.y[0], [1.0, 0.0], atol=1e-7)
 
 
@@ -147,17 +119,15 @@ def test_backends_make_the_same_steps():
 @pytest.mark.slow
 def test_single_precision():
     start = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (0.0, 1.0))
-    for backend in ("plain", "native"):
-        found = jaxdae.solve(Cubic(), *start, t1=1.0, backend=backend, saveat=END)
-        assert found.y.dtype == found.z.dtype == jnp.float32
-        # The default tolerance of single precision is 1e-5 in each step.
-        np.testing.assert_allclose(found.y[0], np.sin(1.0), atol=1e-4)
+    found = jaxdae.solve(Cubic(), *start, t1=1.0, saveat=END)
+    assert found.y.dtype == found.z.dtype == jnp.float32
+    # The default tolerance of single precision is 1e-5 in each step.
+    np.testing.assert_allclose(found.y[0], np.sin(1.0), atol=1e-4)
 
 
 def test_equations_without_constraints_are_ordinary_ones():
     class Decay(jaxdae.DAE):
         def rate(self, t, y, z, u):
-            del t, z, u
             return jax.tree.map(jnp.negative, y)
 
     found = jaxdae.solve(Decay(), {"x": jnp.ones(2)}, t1=1.0, dt=0.1, backend="plain")
@@ -174,20 +144,18 @@ class Ramp(eqx.Module):
     gain: Any = 0.0
 
     def __call__(self, t, y, z):
-        del y
         return jnp.where(t < 0.25, 0.0, 1.0) - self.gain * z["current"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_a_circuit_under_a_source_that_jumps_and_feeds_back(backend):
+def test_a_circuit_under_a_source_that_jumps_and_feeds_back():
     """The current of a resonator by hand; the feedback is a resistor of its own."""
     dae, source = Resonator(resistance=1.5), Ramp(0.5)
     start = jaxdae.consistent_start(
         dae, {"charge": 0.0, "flux": 0.0}, {"coil": 0.0, "current": 0.0}, controller=source
     )
     found = jaxdae.solve(
-        dae, *start, t1=1.0, controller=source, backend=backend,
+        dae, *start, t1=1.0, controller=source,
         stepsize_controller=diffrax.ClipStepSizeController(
             tight(1e-9, 1e-9), jump_ts=jnp.array([0.25])
         ),
@@ -233,11 +201,15 @@ def implicit_end(x, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
 @pytest.mark.parametrize(
-    ("function", "at", "dt"),
-    [(robertson_end, 0.04, 0.05), (pendulum_end, 1.1, 0.02), (implicit_end, 1.1, 0.05)],
-    ids=["index 1", "index 2", "residual"],
+    ("function", "at", "dt", "backend"),
+    [
+        (robertson_end, 0.04, 0.05, "native"),
+        (pendulum_end, 1.1, 0.02, "native"),
+        (pendulum_end, 1.1, 0.02, "plain"),
+        (implicit_end, 1.1, 0.05, "native"),
+    ],
+    ids=["index 1", "index 2", "index 2, plain", "residual"],
 )
 def test_derivatives_in_both_modes_and_by_differences(function, at, dt, backend):
     """By parameters and, where it depends on them, the start; of rates and `z`, too."""
@@ -251,28 +223,12 @@ def test_derivatives_in_both_modes_and_by_differences(function, at, dt, backend)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_derivatives_of_adaptive_runs_are_those_of_the_solution(backend):
+def test_derivatives_of_adaptive_runs_are_those_of_the_solution():
     """`y = 1 / (1 - k t)`; along steps that the tolerance chooses."""
-    at = lambda k: grown(k, backend, t1=0.5).y[0]  # noqa: E731
+    at = lambda k: grown(k, t1=0.5).y[0]  # noqa: E731
     np.testing.assert_allclose(jax.grad(at)(1.0), 2.0, rtol=1e-6)
-    ahead = lambda k: grown(k, backend, t1=0.5, adjoint=diffrax.ForwardMode()).y[0]  # noqa: E731
+    ahead = lambda k: grown(k, t1=0.5, adjoint=diffrax.ForwardMode()).y[0]  # noqa: E731
     np.testing.assert_allclose(jax.jvp(ahead, (1.0,), (1.0,))[1], 2.0, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_native_derivatives_along_several_directions_at_once():
-    """By parameter and start; each iterates until its own linear equations are solved."""
-
-    def at(x):
-        k, y = x
-        run = jaxdae.solve(Growth(k), y, k * y**2, t1=0.5, saveat=END, backend="native")
-        return run.y[0]
-
-    # `y = y(0) / (1 - k y(0) t)`.
-    np.testing.assert_allclose(jax.jacfwd(at)(jnp.array([1.2, 0.9])), [
-        0.5 * 0.81 / (1 - 0.54) ** 2, 1 / (1 - 0.54) ** 2,
-    ], rtol=1e-6)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -353,11 +309,9 @@ def test_a_run_that_comes_to_a_singular_point_names_the_equations():
 
     class Fold(jaxdae.DAE):
         def rate(self, t, y, z, u):
-            del t, y, u
             return 1.0 + 0 * z
 
         def constraints(self, t, y, z, u):
-            del t, u
             return {"fold": z**2 - (1 - y)}
 
     with pytest.raises(jaxdae.SimulationError, match=r"the run stopped at t = (0.99|1)"):
@@ -371,10 +325,10 @@ def test_a_run_that_comes_to_a_singular_point_names_the_equations():
         ({"solver": jaxdae.solvers.Rattle()}, ValueError, "Rattle does not solve differential-al"),
         ({"solver": 5}, TypeError, "solver is 5; give jaxdae.solvers.RadauIIA"),
         ({"controller": 3.0}, TypeError, r"give a callable u = controller\(t, y, z\)"),
-        ({"controller": lambda t, y: 0.0}, ValueError, "the controller is declared with the par"),  # noqa: ARG005
-        ({"controller": lambda t, y, z: None}, ValueError, "the controller returned nothing"),  # noqa: ARG005
+        ({"controller": lambda t, y: 0.0}, ValueError, "the controller is declared with the par"),
+        ({"controller": lambda t, y, z: None}, ValueError, "the controller returned nothing"),
         ({"adjoint": diffrax.BacksolveAdjoint()}, TypeError, "BacksolveAdjoint cannot give"),
-        ({"saveat": diffrax.SaveAt(t1=True, fn=lambda t, y, args: t)}, ValueError,  # noqa: ARG005
+        ({"saveat": diffrax.SaveAt(t1=True, fn=lambda t, y, args: t)}, ValueError,
          "leave fn and subs out of SaveAt"),
         ({"stepsize_controller": diffrax.ConstantStepSize()}, ValueError, "ConstantStepSize needs"),
         ({"dt": -0.1}, ValueError, "dt = -0.1 does not lead from"),
@@ -402,7 +356,7 @@ def test_a_start_that_is_off_is_refused_by_name_and_distance():
 
 
 def test_more_variables_than_kernels_choose_pivots_for_are_left_to_the_plain_backend():
-    dae, y, z = _many(17)
+    dae, y, z = Chained(), jnp.ones(16), 1.0
     with pytest.raises(jaxdae.BackendError, match="17 variables are more than the 16 for which"):
         jaxdae.solve(dae, y, z, t1=0.1, dt=0.05, backend="native")
     found = jaxdae.solve(dae, y, z, t1=0.1, dt=0.05)
@@ -413,25 +367,12 @@ def test_more_variables_than_kernels_choose_pivots_for_are_left_to_the_plain_bac
 
 @pytest.mark.slow
 def test_kernels_solve_as_many_as_they_choose_pivots_for():
-    dae, y, z = _many(16)
+    dae, y, z = Chained(), jnp.ones(15), 1.0
     kinds = ("native", "plain")
     one, other = (jaxdae.solve(dae, y, z, t1=0.1, dt=0.05, backend=x) for x in kinds)
     # Round-off of a few steps.
     np.testing.assert_allclose(one.y, other.y, rtol=1e-12)
     np.testing.assert_allclose(one.z, other.z, rtol=1e-12)
-
-
-def _many(count):
-    class Many(jaxdae.DAE):
-        def rate(self, t, y, z, u):
-            del t, u
-            return -jnp.append(y[1:], z)
-
-        def constraints(self, t, y, z, u):
-            del t, u
-            return z - y[0]
-
-    return Many(), jnp.ones(count - 1), 1.0
 
 
 @pytest.mark.slow
@@ -460,11 +401,9 @@ class Chain(jaxdae.DAE):
     r: float = 1.0
 
     def rate(self, t, y, z, u):
-        del t, u
         return jnp.stack([y[1], z])
 
     def constraints(self, t, y, z, u):
-        del u
         return self.s * (z - 2 * self.r) + y[0] - self.r * t**2
 
 
@@ -505,41 +444,6 @@ def test_derivatives_by_a_parameter_know_that_z_at_the_start_moves_with_it(solve
     np.testing.assert_allclose(jax.grad(end)(1.0), 2.0, rtol=1e-6)
 
 
-class Reservoir(jaxdae.DAE):
-    """A flow `z` keeps the sum of two amounts: index 2, `y = a e^(-kt)`, and `1 - y`."""
-
-    k: float = 1.0
-
-    def rate(self, t, y, z, u):
-        del t, u
-        return jnp.stack([-self.k * y[0], z])
-
-    def constraints(self, t, y, z, u):
-        del t, z, u
-        return y[0] + y[1] - 1
-
-
-@pytest.mark.slow
-def test_a_batch_of_thousands_at_index_two_on_kernels_with_gradients():
-    """Of `z = k e^(-kt)` at the end, `(1 - k t) e^(-kt)`."""
-    ks = jnp.linspace(0.1, 1.5, 4096)
-
-    def total(ks):
-        start = jnp.array([1.0, 0.0])
-        runs = jax.vmap(
-            lambda k: jaxdae.solve(
-                Reservoir(k), start, k, t1=0.5, dt=0.05, backend="native", saveat=END, throw=False
-            )
-        )(ks)
-        return jnp.sum(runs.z[:, 0]), runs
-
-    (_, runs), gradient = jax.value_and_grad(total, has_aux=True)(ks)
-    assert bool(runs.success.all())
-    # Steps of a twentieth to order five.
-    np.testing.assert_allclose(runs.z[:, 0], ks * np.exp(-0.5 * ks), rtol=1e-8)
-    np.testing.assert_allclose(gradient, (1 - 0.5 * ks) * np.exp(-0.5 * ks), rtol=1e-7)
-
-
 # Parameters from data.
 
 
@@ -552,7 +456,7 @@ def test_a_circuit_is_identified_from_noisy_currents():
 
     def currents(params):
         dae = Resonator(**params)
-        run = jaxdae.solve(dae, *zero, t1=2.0, controller=lambda t, y, z: 1.0, saveat=saveat)  # noqa: ARG005
+        run = jaxdae.solve(dae, *zero, t1=2.0, controller=lambda t, y, z: 1.0, saveat=saveat)
         return run.z["current"]
 
     exact = np.exp(-2 * ts) * np.sin(4 * ts) / 2
@@ -568,3 +472,46 @@ def test_a_circuit_is_identified_from_noisy_currents():
     for (name, value), deviation in zip(truth.items(), deviations, strict=True):
         assert abs(float(found.params[name]) - value) < 4 * deviation
         assert deviation < 0.02 * value  # the data do determine it
+
+
+# The solver that is taken.
+
+
+@pytest.mark.parametrize(
+    ("dae", "start", "name", "why"),
+    [
+        (Robertson(), ROBERTSON_START, "Rodas5P", "the equations are semi-explicit"),
+        pytest.param(
+            Circle(),
+            (jnp.array([0.0, 1.0]), 1.0),
+            "RadauIIA",
+            "the constraints do not depend on z",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ImplicitRobertson(),
+            jnp.array([1.0, 0.0, 0.0]),
+            "RadauIIA",
+            "the equations are a resid",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["index 1", "index 2", "residual"],
+)
+def test_the_solver_that_suits_the_equations_is_taken_and_named(dae, start, name, why):
+    given = start if isinstance(start, tuple) else (start,)
+    y, z = jaxdae.consistent_start(dae, *given)
+    settings: dict[str, Any] = {"t1": 0.1, "saveat": END, "backend": "plain"}
+    found = jaxdae.solve(dae, y, z, solver="auto", **settings)
+    assert str(found.why_solver).startswith(f"{name}, as {why}")
+    assert why in repr(found)
+    assert found.stored().why_solver == found.why_solver
+    same = jaxdae.solve(dae, y, z, solver=getattr(jaxdae.solvers, name)(), **settings)
+    assert same.why_solver is None
+    for one, other in zip(jax.tree.leaves(found.y), jax.tree.leaves(same.y), strict=True):
+        assert (one == other).all()
+
+
+def test_another_name_of_a_solver_is_refused():
+    with pytest.raises(ValueError, match="solver is 'best'; give 'auto', or a solver such as"):
+        jaxdae.solve(Growth(), 1.0, 1.0, t1=0.1, solver="best")

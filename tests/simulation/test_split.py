@@ -10,6 +10,7 @@ import optimistix as optx
 import pytest
 
 import jaxdae
+from helpers.systems import UnitMass
 from jaxdae import (
     BackendError,
     Baumgarte,
@@ -42,26 +43,20 @@ def end(solver, formulation: Any = None, system: Any = PENDULUM, start=START, **
     return simulate(system, formulation, start, solver=solver, **settings)
 
 
-class Sprung(jaxdae.System):
+class Sprung(UnitMass):
     """A mass on a stiff spring whose other end moves, and one that it drives at its resonance."""
 
     stiffness: float | jax.Array = 1e8
     damping: float = 2e4
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         stiff = 0.5 * self.stiffness * (q[0] - 0.1 * jnp.sin(t)) ** 2
         return stiff + 0.5 * q[1] ** 2 + 0.3 * q[0] * q[1]
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * v[0] ** 2
 
     def stiff_force(self, t, q, v, w, u):
-        del w, u
         spring = self.stiffness * (q[0] - 0.1 * jnp.sin(t)) + self.damping * v[0]
         return jnp.stack([-spring, jnp.zeros_like(spring)])
 
@@ -72,7 +67,7 @@ SPRUNG = State([0.0, 1.0], [0.0, 0.0])
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "order"),
-    [(diffrax.Sil3, 2), (diffrax.KenCarp3, 3), (diffrax.KenCarp4, 4), (diffrax.KenCarp5, 5)],
+    [(diffrax.Sil3, 2), (diffrax.KenCarp4, 4)],
     ids=lambda x: x.__name__ if isinstance(x, type) else str(x),
 )
 def test_orders_of_the_split(kind, order):
@@ -201,19 +196,6 @@ def test_what_has_no_stiff_part_is_refused():
         end(diffrax.KenCarp4(), dt=0.1)
 
 
-class Wrong(Sprung):
-    """Of another shape."""
-
-    def stiff_force(self, t, q, v, w, u):
-        del t, v, w, u
-        return q[:1]
-
-
-def test_a_stiff_force_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"Wrong.stiff_force returned shape \(1,\); expected shap"):
-        end(RK4(), Multipliers(), Wrong(), SPRUNG, dt=0.1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("saveat", [None, diffrax.SaveAt(ts=[0.1, 0.25])], ids=["rows", "times"])
 def test_single_precision_between_steps(saveat):
@@ -232,7 +214,6 @@ def test_single_precision_between_steps(saveat):
 def test_a_stiff_force_that_is_no_number_is_named():
     class Wrong(Sprung):
         def stiff_force(self, t, q, v, w, u):
-            del t, v, w, u
             return jnp.log(-1.0 - q**2)
 
     with pytest.raises(jaxdae.SimulationError, match=r"Wrong\.stiff_force is not finite: entry 0"):
@@ -247,3 +228,12 @@ def test_iterations_that_keep_one_jacobian_are_named_where_steps_are_used_up():
         end(diffrax.KenCarp3(), max_steps=5)
     with pytest.raises(jaxdae.SimulationError, match=r"stiff for the solver[^(]*\(jaxdae\.solve"):
         end(diffrax.KenCarp3(root_finder=finder), max_steps=5)
+
+
+def test_a_stiff_force_of_another_shape_is_refused():
+    class Wrong(Sprung):
+        def stiff_force(self, t, q, v, w, u):
+            return q[:1]
+
+    with pytest.raises(ValueError, match=r"Wrong.stiff_force returned shape \(1,\); expected shap"):
+        end(RK4(), Multipliers(), Wrong(), SPRUNG, dt=0.1)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import diffrax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,15 +10,13 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
-from helpers.systems import DrivenPendulum, RedundantLoop
-from jaxdae.models.chain import Chain
+from helpers.systems import DrivenPendulum, Turning, UnitMass
 from jaxdae.solvers import ConstrainedTerm, GeneralizedAlpha, Projected
 from jaxdae.solvers.generalized_alpha import coefficients, first_order_coefficients
 
 END = diffrax.SaveAt(t1=True)
-BACKENDS = ["plain", "native"]
 TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
-TERM = ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
+TERM = ConstrainedTerm(lambda controller, t, state: None)
 
 
 SWINGING = DrivenPendulum().start()
@@ -61,25 +58,19 @@ def test_coefficients_are_of_second_order_and_have_the_errors_that_they_say(rho_
     assert 1 / 6 - moved == pytest.approx(one.position_error, abs=1e-15)
 
 
-class Oscillator(jaxdae.System):
+class Oscillator(UnitMass):
     """`q'' = -omega^2 q` and `w' = -omega w`."""
 
     omega: float = 1.0
 
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
     def potential_energy(self, t, q):
-        del t
         return 0.5 * self.omega**2 * q @ q
 
     def actuator_rate(self, t, q, v, w, u):
-        del t, q, v, u
         return -self.omega * w
 
 
-@pytest.mark.parametrize("rho_inf", [0.3, 0.8, 0.95])
+@pytest.mark.parametrize("rho_inf", [0.3, 0.95])
 def test_infinitely_fast_vibrations_and_decays_are_damped_as_asked(rho_inf):
     """The spectral radius of a step on all that is handed on; the motion's own at small steps."""
     solver = GeneralizedAlpha(rho_inf)
@@ -121,8 +112,7 @@ def test_multipliers_of_its_steps_are_of_second_order_from_the_first_on(index):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("index", [2, 3])
+@pytest.mark.parametrize(("index", "backend"), [(2, "plain"), (3, "native")])
 def test_adaptive_steps_have_errors_of_the_order_of_their_tolerance(index, backend):
     exact = exactly(DrivenPendulum(), SWINGING, saveat=END)
     errors, steps = [], []
@@ -143,8 +133,7 @@ def test_adaptive_steps_have_errors_of_the_order_of_their_tolerance(index, backe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index", [2, 3])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("index", "backend"), [(2, "native"), (3, "plain")])
 def test_velocity_constraints_actuators_and_everything_else(everything, index, backend):
     start = jaxdae.consistent_state(everything, [1.2, -0.9, 0.3], [0.5, 0.4, -0.3], w=[0.7])
     exact = exactly(everything, start, saveat=END, t1=0.5)
@@ -160,29 +149,12 @@ def test_velocity_constraints_actuators_and_everything_else(everything, index, b
 
 
 @pytest.mark.slow
-def test_a_redundant_loop_swings_as_a_pendulum():
-    crank = jnp.array([np.sin(0.7), -np.cos(0.7)])
-    start = RedundantLoop().start(crank)
-    exact = exactly(Chain([1.0], [1.0]), jaxdae.State(crank, jnp.zeros(2)), saveat=END)
-
-    errors = []
-    for dt in (0.01, 0.005):
-        found = run(RedundantLoop(), start, dt=dt, saveat=END)
-        errors.append(np.abs(found.q[-1, :2] - exact.q[-1]).max())
-        assert np.abs(found.violation.phi_dot).max() < 1e-13
-    assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=0.15)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_jump_of_an_input_that_is_declared(backend):
+def test_a_jump_of_an_input_that_is_declared():
     class Pushed(DrivenPendulum):
         def force(self, t, q, v, w, u):
-            del t, q, v, w
             return jnp.array([1.0, 0.0]) * u
 
     def control(t, q, v, w):
-        del q, v, w
         return jnp.where(t < 0.4737, 0.0, 3.0)
 
     def clipped(controller):
@@ -191,63 +163,23 @@ def test_a_jump_of_an_input_that_is_declared(backend):
     options: dict[str, Any] = {"controller": control, "saveat": END}
     exact = exactly(Pushed(), SWINGING, stepsize_controller=clipped(TIGHT), **options)
     steps = clipped(diffrax.PIDController(rtol=1e-7, atol=1e-7))
-    found = run(Pushed(), SWINGING, stepsize_controller=steps, backend=backend, **options)
-    smooth = run(DrivenPendulum(), SWINGING, stepsize_controller=steps, backend=backend, saveat=END)
+    found = run(Pushed(), SWINGING, stepsize_controller=steps, **options)
+    smooth = run(DrivenPendulum(), SWINGING, stepsize_controller=steps, saveat=END)
     np.testing.assert_allclose(found.q, exact.q, atol=5e-5)  # 300 tolerances
     # No steps are lost at the jump.
     assert int(found.stats["num_steps"]) < 1.2 * int(smooth.stats["num_steps"])
 
 
-class Top(jaxdae.System):
-    """A rigid body about its mass centre: a unit quaternion, and angular velocities in the body."""
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ (jnp.array([1.0, 2.0, 3.0]) * v)
-
-    def rate(self, t, q, v):
-        del t
-        s, x, y, z = q
-        rows = jnp.array([[-x, -y, -z], [s, -z, y], [z, s, -x], [-y, x, s]])
-        return 0.5 * rows @ v
-
-
 @pytest.mark.slow
 def test_velocities_that_are_not_rates():
-    start = jaxdae.State(jnp.array([1.0, 0.0, 0.0, 0.0]), jnp.array([0.5, 2.0, -0.3]))
-    exact = exactly(Top(), start, saveat=END)
+    start = Turning().start()
+    exact = exactly(Turning(), start, saveat=END)
     errors = []
-    for dt in (0.02, 0.01):
-        found = run(Top(), start, dt=dt, saveat=END)
+    for dt in (0.01, 0.005):
+        found = run(Turning(), start, dt=dt, saveat=END)
         errors.append([np.abs(found.q - exact.q).max(), np.abs(found.v - exact.v).max()])
-        assert abs(np.linalg.norm(found.q[-1]) - 1) < 1e-14
+        assert abs(np.linalg.norm(found.q[-1]) - np.linalg.norm(start.q)) < 1e-14
     np.testing.assert_allclose(np.log2(np.divide(*errors)), 2.0, atol=0.15)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_run_back_in_time_returns_and_single_precision(backend):
-    there = run(DrivenPendulum(), SWINGING, dt=0.005, backend=backend)
-    back = run(DrivenPendulum(), there.last_state, t0=1.0, t1=0.0, dt=-0.005, backend=backend)
-    # Of what is damped each way: of the third order, as the errors of both ways have other signs.
-    np.testing.assert_allclose(back.q[-1], SWINGING.q, atol=1e-6)
-    state = jax.tree.map(lambda x: x.astype(jnp.float32), SWINGING)
-    found = run(DrivenPendulum(), state, dt=0.005, backend=backend)
-    assert found.q.dtype == jnp.float32
-    np.testing.assert_allclose(found.q[-1], there.q[-1], atol=1e-5)  # of 200 steps
-
-
-def test_a_member_that_is_no_number_is_alone():
-    def end(scale):
-        state = eqx.tree_at(lambda x: x.v, SWINGING, scale * SWINGING.v)
-        return run(DrivenPendulum(), state, t1=0.1, dt=0.05, throw=False, start_tolerance=None).q[
-            -1
-        ]
-
-    found = jax.vmap(end)(jnp.array([1.0, jnp.nan, 1.0]))
-    np.testing.assert_array_equal(found[0], found[2])
-    assert np.isfinite(found[0]).all()
-    assert np.isnan(found[1]).all()
 
 
 def test_steps_of_no_length_change_nothing():
@@ -266,14 +198,3 @@ def test_what_does_not_fit_is_refused():
         GeneralizedAlpha(index=1)
     with pytest.raises(ValueError, match="give GeneralizedAlpha by itself"):
         Projected(GeneralizedAlpha())
-    with pytest.raises(ValueError, match=r"give it jaxdae.Multipliers\(\)"):
-        jaxdae.simulate(
-            DrivenPendulum(), jaxdae.Multipliers(jaxdae.Baumgarte(K_D=1.0, K_P=1.0)), SWINGING,
-            t1=1.0, dt=0.1, solver=GeneralizedAlpha(),
-        )  # fmt: skip
-
-
-def test_a_step_whose_iterations_do_not_converge_fails():
-    fast = eqx.tree_at(lambda x: x.v, SWINGING, jnp.array([9.0, 5.0]) * 4)
-    with pytest.raises(jaxdae.SimulationError, match="no longer finite after t = 0 s"):
-        run(DrivenPendulum(), fast, t1=2.0, dt=1.0, start_tolerance=None)

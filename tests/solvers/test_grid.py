@@ -25,7 +25,7 @@ def _run(state, **how):
 def test_steps_are_those_of_diffrax(times):
     def end(controller):
         return diffrax.diffeqsolve(
-            diffrax.ODETerm(lambda t, y, args: jnp.cos(t) - y**2),  # noqa: ARG005
+            diffrax.ODETerm(lambda t, y, args: jnp.cos(t) - y**2),
             diffrax.Heun(),
             times[0],
             times[-1],

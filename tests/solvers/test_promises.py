@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from helpers.systems import DrivenPendulum
+from helpers.systems import DrivenPendulum, MassOnCircle
 from jaxdae.models.chain import Chain
 from jaxdae.solvers import (
     AdamsBashforth,
@@ -159,7 +159,7 @@ def test_positions_velocities_and_multipliers_have_the_order(name, exact):
 
 
 @pytest.mark.slow
-@each("rattle-4", "alpha-3", "adams-5")
+@pytest.mark.parametrize("name", ["rattle-2", "alpha-2", "half-explicit", "radau"])
 def test_sixty_coordinates_stay_on_their_constraints(name):
     links = 30
     system = Chain([1 / links] * links, [1.0] * links)
@@ -171,9 +171,62 @@ def test_sixty_coordinates_stay_on_their_constraints(name):
     np.testing.assert_allclose(found.q[-1, 1], -0.5 * 9.81 * 1e-4, rtol=0.5)
 
 
+@each("rattle-4", "alpha-3")
+def test_a_run_back_in_time_returns(name):
+    """At its end, and at a row between steps."""
+    there = run(name, "native", start(), t1=1.0, ts=[0.4, 1.0], dt=1 / 128)
+    back = run(name, "native", there.last_state, t0=1.0, t1=0.0, ts=[0.4, 0.0], dt=-1 / 128)
+    # The order of methods that are not symmetric, each way.
+    tolerance = 1e-2 if PROMISES[name].order == 2 else 1e-5
+    np.testing.assert_allclose(back.q, [there.q[0], start().q], atol=tolerance)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-@each("rattle-4")  # made as that of order 6 is
+@pytest.mark.parametrize("name", ["rattle-2", "half-explicit", "radau", "adams-5"])
+def test_a_member_that_is_no_number_is_alone(name):
+    backend = "plain" if name == "adams-5" else "native"
+
+    def end(rate):
+        options: dict[str, Any] = {"throw": False, "start_tolerance": None, "dt": 0.05}
+        return run(name, backend, start(rate=rate), t1=0.1, ts=[0.1], **options).q[-1, 0]
+
+    def total(rates):
+        ends = jax.vmap(end)(rates)
+        return jnp.sum(jnp.where(jnp.isfinite(ends), ends, 0.0)), ends
+
+    (_, ends), slopes = jax.value_and_grad(total, has_aux=True)(jnp.array([2.0, jnp.nan, 2.0]))
+    assert np.isfinite(ends).tolist() == [True, False, True]
+    assert ends[0] == ends[2]
+    assert slopes[0] == slopes[2] != 0
+    # In kernels a member that is no number has no derivative either.
+    assert backend == "native" or slopes[1] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rattle-2", "half-explicit", "radau"])
+def test_constraints_may_depend_on_each_other(name):
+    """Motion and derivatives are those of one of them; kernels, which do not pivot, say so."""
+    state, how = MassOnCircle().start(), {"t1": 0.2, "ts": [0.2], "dt": 0.05}
+
+    def end(scale, copies):
+        moving, ahead = jaxdae.State(state.q, scale * state.v), diffrax.ForwardMode()
+        return run(name, "plain", moving, system=MassOnCircle(copies), adjoint=ahead, **how).q[-1]
+
+    one, several = (jax.jvp(lambda x, n=n: end(x, n), (1.0,), (1.0,)) for n in (1, 3))
+    np.testing.assert_allclose(several, one, rtol=1e-10)  # round-off over a small diagonal
+    with pytest.raises(jaxdae.BackendError, match="constraints may depend on each other"):
+        run(name, "native", state, system=MassOnCircle(3), **how)
+
+
+# Of all solvers in kernels, of some by the plain program; steps that remember in that alone.
+DIFFERENTIATED = [
+    *((x, "native") for x in PROMISES if not x.startswith(("rattle-4", "alpha", "adams"))),
+    *((x, "plain") for x in ("rattle-6", "alpha-2", "radau", "adams-5")),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "backend"), DIFFERENTIATED)
 def test_derivatives_in_both_modes_are_those_of_differences(name, backend):
     """By a length, a place and a velocity, of rows between steps as well."""
 
@@ -187,11 +240,6 @@ def test_derivatives_in_both_modes_are_those_of_differences(name, backend):
         return sum(jnp.sum(x) for x in parts)
 
     x, along = jnp.array([1.0, 0.5, 2.0]), jnp.array([0.6, -0.3, 0.8])
-    solver = PROMISES[name].solver
-    if backend == "native" and getattr(solver, "remembers", False):
-        with pytest.raises(jaxdae.BackendError, match="hand a state from one to the next"):
-            jax.grad(value)(x)
-        return
     ahead = partial(value, adjoint=diffrax.ForwardMode())
     reverse = jax.jit(jax.grad(value))(x) @ along
     forward = jax.jit(lambda x: jax.jvp(ahead, (x,), (along,))[1])(x)
@@ -201,3 +249,13 @@ def test_derivatives_in_both_modes_are_those_of_differences(name, backend):
         value(x + s * along, "native") - value(x - s * along, "native") for s in (h, 2 * h)
     )
     np.testing.assert_allclose(reverse, (8 * near - far) / (12 * h), rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
+def test_kernels_do_not_differentiate_steps_that_go_on_from_those_before(derivative):
+    def end(rate):
+        return run("adams-5", "native", start(rate=rate), t1=0.1, ts=[0.1], dt=0.05).q[-1, 0]
+
+    with pytest.raises(jaxdae.BackendError, match="hand a state from one to the next"):
+        derivative(end)(2.0)

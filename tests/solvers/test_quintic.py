@@ -2,15 +2,11 @@
 
 from typing import Any
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxdae
-from helpers.systems import DrivenPendulum, MassOnCircle
-from jaxdae.solvers import AdamsBashforth, Rattle
 from jaxdae.solvers.quintic import QuinticHermite, two_derivatives
 
 COEFFICIENTS = np.array([0.3, -1.2, 0.7, 2.0, -0.4, 1.1])
@@ -52,41 +48,3 @@ def test_derivatives_along_the_motion_are_those_of_a_state_that_moves():
     k, c = two_derivatives(lambda t, y: t * y, 0.7, jnp.array([1.0, -2.0]), jnp.asarray(0.1))
     np.testing.assert_allclose(k, 0.1 * 0.7 * np.array([1.0, -2.0]), rtol=1e-15)
     np.testing.assert_allclose(c, 0.01 * 1.49 * np.array([1.0, -2.0]), rtol=1e-14)
-
-
-def rows(solver, state, backend, system: Any = None, **options):
-    settings = {"t1": 1.0, "dt": 0.05, "saveat": diffrax.SaveAt(ts=jnp.linspace(0.0, 1.0, 8))}
-    return jaxdae.simulate(
-        DrivenPendulum() if system is None else system, jaxdae.Multipliers(), state,
-        solver=solver, backend=backend, **settings | options,
-    )  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-@pytest.mark.parametrize("solver", [Rattle(6), AdamsBashforth(6)], ids=["rattle", "adams"])
-def test_rows_backward_in_time_in_single_precision_and_beside_a_member_without_numbers(
-    solver, backend
-):
-    system, start = MassOnCircle(), MassOnCircle().start()
-    angle = 2 * (1 - np.exp(-0.5 * np.linspace(0.0, 1.0, 8)))
-    exact = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    there = rows(solver, start, backend, system)
-    np.testing.assert_allclose(there.q, exact, atol=1e-8)  # 0.05^6, rows included
-    back: dict[str, Any] = {"t0": 1.0, "t1": 0.0, "dt": -0.05}
-    back["saveat"] = diffrax.SaveAt(ts=jnp.linspace(1.0, 0.0, 8))
-    returned = rows(solver, there.last_state, backend, system, **back)
-    np.testing.assert_allclose(returned.q, exact[::-1], atol=1e-7)
-    single = rows(solver, jax.tree.map(lambda x: x.astype(jnp.float32), start), backend, system)
-    assert single.q.dtype == jnp.float32
-    np.testing.assert_allclose(single.q, exact, atol=1e-5)
-
-    def of(speed):
-        state = jaxdae.State(start.q, speed * start.v)
-        found = rows(solver, state, backend, system, throw=False, start_tolerance=None)
-        return found.q
-
-    found = jax.vmap(of)(jnp.array([1.0, jnp.nan, 1.0]))
-    np.testing.assert_allclose(found[0], there.q, atol=1e-13)
-    np.testing.assert_array_equal(found[0], found[2])
-    assert np.isnan(found[1, 1:]).all()

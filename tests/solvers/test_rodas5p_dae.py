@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 import jaxdae
-from helpers.daes import Circle, Cubic, ImplicitRobertson, Robertson, ROBERTSON_START
+from helpers.daes import (
+    Chained,
+    Circle,
+    Cubic,
+    Growth,
+    ImplicitRobertson,
+    Robertson,
+    ROBERTSON_START,
+    Turned,
+)
 from jaxdae.solvers import Rodas5P
 
 END = diffrax.SaveAt(t1=True)
@@ -36,67 +45,33 @@ def test_both_kinds_of_variables_are_of_order_five(backend):
     assert (np.log2(errors(backend, Cubic(), (0.0, 1.0), exact)) > 4.8).all()
 
 
-class Turned(jaxdae.DAE):
-    """`y = (cos t, sin t)`, with a matrix that depends on it and on time, and `z = y[1]`."""
-
-    def rate(self, t, y, z, u):
-        del u
-        return self.mass(t, y) @ jnp.stack([-z, y[0]])
-
-    def mass(self, t, y):
-        return jnp.array([[2.0, 0.5], [-0.5, 1.0]]) + y[0] * jnp.eye(2) * jnp.cos(t) ** 2
-
-    def constraints(self, t, y, z, u):
-        del t, u
-        return z - y[1]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_a_mass_matrix_and_times_that_run_backward(backend):
+def test_a_mass_matrix_and_times_that_run_backward():
     start = jnp.array([1.0, 0.0]), 0.0
     exact = np.array([np.cos(1.0), np.sin(1.0)]), np.array([np.sin(1.0)])
-    assert (np.log2(errors(backend, Turned(), start, exact)) > 4.8).all()
-    settings: dict[str, Any] = {"solver": Rodas5P(), "backend": backend, "saveat": END}
+    assert (np.log2(errors("native", Turned(), start, exact)) > 4.8).all()
+    settings: dict[str, Any] = {"solver": Rodas5P(), "saveat": END}
     there = jaxdae.solve(Turned(), *start, t1=1.0, **settings)
     back = jaxdae.solve(Turned(), *there.final, t0=1.0, t1=0.0, **settings)
     np.testing.assert_allclose(back.y[0], [1.0, 0.0], atol=1e-6)  # 1e-8 in each step
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_stiff_reactions_agree_with_radau(backend):
+def test_stiff_reactions_agree_with_radau():
     """Robertson's after 40 s, to the tolerance."""
-    settings: dict[str, Any] = {
-        "t1": 40.0, "saveat": END, "backend": backend,
-        "stepsize_controller": diffrax.PIDController(rtol=1e-8, atol=1e-12),
-    }  # fmt: skip
+    control = diffrax.PIDController(rtol=1e-8, atol=1e-12)
+    settings: dict[str, Any] = {"t1": 40.0, "saveat": END, "stepsize_controller": control}
     one = jaxdae.solve(Robertson(), *ROBERTSON_START, solver=Rodas5P(), **settings)
     other = jaxdae.solve(Robertson(), *ROBERTSON_START, **settings)
     for a, b in zip(jax.tree.leaves(one.saved), jax.tree.leaves(other.saved), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-class Growth(jaxdae.DAE):
-    """`y' = z`, `z = k y^2`: from one `y = 1 / (1 - k t)`."""
-
-    k: Any = 1.0
-
-    def rate(self, t, y, z, u):
-        del t, y, u
-        return z
-
-    def constraints(self, t, y, z, u):
-        del t, u
-        return z - self.k * y**2
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_derivatives_in_both_modes_and_by_differences_with_a_failed_member_beside(backend):
+def test_derivatives_in_both_modes_and_by_differences_with_a_failed_member_beside():
     def end(k, adjoint=None):
         run = jaxdae.solve(
-            Growth(k), 1.0, k, t1=0.5, dt=0.05, solver=Rodas5P(), backend=backend, saveat=END,
+            Growth(k), 1.0, k, t1=0.5, dt=0.05, solver=Rodas5P(), backend="native", saveat=END,
             adjoint=adjoint, throw=False,
         )  # fmt: skip
         return run.y[0] + run.z[0]
@@ -113,25 +88,13 @@ def test_derivatives_in_both_modes_and_by_differences_with_a_failed_member_besid
     np.testing.assert_allclose(many, [reverse, 0.0], rtol=1e-12)
 
 
-class Many(jaxdae.DAE):
-    """A chain of variables, each of which follows the next: sixteen numbers."""
-
-    def rate(self, t, y, z, u):
-        del t, u
-        return -jnp.append(y[1:], z)
-
-    def constraints(self, t, y, z, u):
-        del t, u
-        return z - y[0]
-
-
 @pytest.mark.slow
 def test_kernels_take_sixteen_variables():
     settings: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": Rodas5P(), "saveat": END}
-    found = jaxdae.solve(Many(), jnp.ones(15), 1.0, backend="native", **settings)
+    found = jaxdae.solve(Chained(), jnp.ones(15), 1.0, backend="native", **settings)
     np.testing.assert_allclose(found.y[0], np.exp(-0.1), rtol=1e-9)  # 0.05^5 over a hundred
     with pytest.raises(jaxdae.BackendError, match="17 variables are more than the 16"):
-        jaxdae.solve(Many(), jnp.ones(16), 1.0, backend="native", **settings)
+        jaxdae.solve(Chained(), jnp.ones(16), 1.0, backend="native", **settings)
 
 
 def _of_index_two(**options):

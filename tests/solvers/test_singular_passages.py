@@ -9,17 +9,13 @@ import jaxdae
 from jaxdae import Multipliers
 from jaxdae.linalg.saddle_point import FullRankSolve
 from jaxdae.models.slider_crank import SliderCrank
-from jaxdae.solvers import GeneralizedAlpha, HalfExplicit, Projected, RadauIIA
+from jaxdae.solvers import GeneralizedAlpha, HalfExplicit, Projected
 
 CRANK = SliderCrank()
 START = jaxdae.State(*CRANK.start())
 # Both links stand upright, where the slider may also rest and the links turn as one.
 UPRIGHT = jaxdae.State(jnp.array([0.5 * np.pi, -0.5 * np.pi, 0.0]), jnp.array([5.0, -5.0, -10.0]))
-SOLVERS = [Projected(diffrax.Dopri8()), HalfExplicit(), RadauIIA()]
-
-
-def ids(solvers):
-    return [type(x).__name__ for x in solvers]
+SOLVERS = [Projected(diffrax.Dopri8()), HalfExplicit()]
 
 
 def run(state, solver, law, t1=1.0, tolerance=1e-8, **options):
@@ -32,7 +28,7 @@ def run(state, solver, law, t1=1.0, tolerance=1e-8, **options):
 @pytest.mark.parametrize(
     ("solver", "tolerance"),
     [*((x, 1e-8) for x in SOLVERS), (GeneralizedAlpha(), 1e-6)],
-    ids=ids([*SOLVERS, GeneralizedAlpha()]),
+    ids=["Dopri8", "HalfExplicit", "GeneralizedAlpha"],
 )
 def test_it_passes_on_its_branch_and_says_so(solver, tolerance):
     law = Multipliers(solve=FullRankSolve())  # of full rank in all states but the position itself
@@ -45,10 +41,9 @@ def test_it_passes_on_its_branch_and_says_so(solver, tolerance):
     np.testing.assert_allclose(found.energy, found.energy[0], atol=5e3 * tolerance)
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=ids(SOLVERS))
-def test_a_start_in_it_is_refused_by_a_policy_of_full_rank(solver):
+def test_a_start_in_it_is_refused_by_a_policy_of_full_rank():
     with pytest.raises(ValueError, match=r"dependent at t = 0: .* rank 1 of 2 .* 'loop y'"):
-        run(UPRIGHT, solver, Multipliers(solve=FullRankSolve()))
+        run(UPRIGHT, HalfExplicit(), Multipliers(solve=FullRankSolve()))
 
 
 @pytest.mark.slow

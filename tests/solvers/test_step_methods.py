@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import HarmonicOscillator
 from jaxdae.solvers import RK4, Rodas5P
 from jaxdae.solvers.base import AbstractTracedSolver
 from jaxdae.solvers.kernel_steps import step_method
@@ -26,7 +27,6 @@ class ThirdOrder(diffrax.AbstractERK):
     interpolation_cls: ClassVar[Any] = diffrax.ThirdOrderHermitePolynomialInterpolation.from_k
 
     def order(self, terms):
-        del terms
         return 3
 
 
@@ -48,7 +48,6 @@ Z = -0.4 + 0.9j
 
 def turn(t, y):
     """`dy/dt = z y`, as two real numbers."""
-    del t
     return jnp.array([[Z.real, -Z.imag], [Z.imag, Z.real]]) @ y
 
 
@@ -94,25 +93,13 @@ def test_evaluations_are_those_on_which_the_end_depends():
     assert [method_of(x).evaluations(True) for x in METHODS[-2:]] == [0, 0]
 
 
-class Falling(jaxdae.System):
-    """`q'' = -q`."""
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return 0.5 * q @ q
-
-
 def test_an_explicit_method_is_a_tableau_on_both_backends():
     state = jaxdae.State(jnp.ones(1), jnp.zeros(1))
 
     def end(backend: Any):
         run = jaxdae.simulate(
-            Falling(), jaxdae.Multipliers(), state, t1=1.0, dt=0.1, solver=ThirdOrder(),
-            backend=backend,
+            HarmonicOscillator(1.0), jaxdae.Multipliers(), state, t1=1.0, dt=0.1,
+            solver=ThirdOrder(), backend=backend,
         )  # fmt: skip
         return run.q[-1, 0]
 

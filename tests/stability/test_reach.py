@@ -14,7 +14,7 @@ def test_the_region_of_the_classical_method_is_as_published():
     np.testing.assert_allclose(reach(RK4(), [-3.0, 5e4j]), [2.7853, 2.8284], rtol=0.02)
 
 
-@pytest.mark.parametrize("solver", [diffrax.Dopri8(), diffrax.Tsit5(), RK4()])
+@pytest.mark.parametrize("solver", [diffrax.Dopri8(), RK4()])
 def test_methods_amplify_beyond_their_reach_and_not_within(solver):
     roots = np.exp(1j * np.linspace(0.55 * np.pi, np.pi, 9))
     limit = reach(solver, roots)
@@ -23,15 +23,9 @@ def test_methods_amplify_beyond_their_reach_and_not_within(solver):
     assert (amplification(solver, 1.1 * limit * roots) > 1.01).all()
 
 
-def test_the_reach_does_not_depend_on_the_size_of_a_root_or_its_sign():
-    roots = np.array([-1 + 2j, -1 - 2j, -1e6 + 2e6j])
-    limits = reach(diffrax.Dopri8(), roots)
+def test_the_reach_is_of_directions_in_the_left_half_plane():
+    """Whatever the size of a root or the sign of its imaginary part."""
+    limits = reach(diffrax.Dopri8(), np.array([-1 + 2j, -1 - 2j, -1e6 + 2e6j]))
     np.testing.assert_allclose(limits, limits[0])
-
-
-def test_an_l_stable_method_has_no_limit():
-    assert np.isinf(reach(Rodas5P(), [-1.0, -1 + 1j, 2j])).all()
-
-
-def test_a_growing_root_counts_as_one_on_the_axis():
     assert reach(RK4(), 1 + 1e6j) == reach(RK4(), 1e6j)
+    assert np.isinf(reach(Rodas5P(), [-1.0, -1 + 1j, 2j])).all()  # L-stable

@@ -49,16 +49,8 @@ def test_the_gain_of_velocity_constraints_is_at_the_least_factor_of_the_negative
 
 
 ALL = [
-    diffrax.Euler(),
-    diffrax.Heun(),
-    diffrax.Bosh3(),
-    RK4(),
-    diffrax.Dopri5(),
-    diffrax.Tsit5(),
-    diffrax.Dopri8(),
-    diffrax.ImplicitEuler(),
-    diffrax.Kvaerno5(),
-    AdamsBashforth(2),
+    *(diffrax.Euler(), diffrax.Bosh3(), RK4(), diffrax.Dopri8()),
+    *(diffrax.ImplicitEuler(), diffrax.Kvaerno5(), AdamsBashforth(2)),
 ]
 
 
@@ -124,45 +116,19 @@ def test_gains_of_a_step_in_single_precision_are_in_single_precision():
     assert type(jaxdae.Baumgarte.for_step(RK4(), np.float64(0.01)).K_P) is float
 
 
-def test_gains_by_theory_remove_a_violation_in_one_step_of_a_simulation():
-    system = jaxdae.models.CartesianPendulum()
-    q = jnp.array([1.0 + 1e-7, 0.0])
-    law = jaxdae.Baumgarte.for_step(RK4(), 1e-3)
-    run = jaxdae.simulate(
-        system,
-        jaxdae.Multipliers(law),
-        jaxdae.State(q, jnp.zeros(2)),
-        t1=2e-3,
-        dt=1e-3,
-        solver=RK4(),
-        saveat=diffrax.SaveAt(steps=True, t0=True),
-    )
-    # The motion begins at rest; its normal turns by 1e-5 in a step.
-    assert abs(run.violation.phi[1, 0]) < 1e-3 * abs(run.violation.phi[0, 0])
-
-
 BAD = [
     ({"dt": 0.0}, ValueError, "dt is 0.0; it must be a positive"),
-    ({"dt": -1.0}, ValueError, "dt is -1.0"),
     ({"dt": np.nan}, ValueError, "dt is nan"),
-    ({"dt": np.inf}, ValueError, "dt is inf"),
     ({"dt": 1e-200}, ValueError, "dt is 1e-200 s: gains go with its inverse square.*give a longer"),
     ({"dt": jnp.float32(1e-30)}, ValueError, "give a longer step"),
     ({"dt": 1e200}, ValueError, "no finite number or zero there; give a shorter step"),
     ({"dt": "fast"}, TypeError, "dt is 'fast'; give the step"),
-    ({"dt": True}, TypeError, "dt is True"),
-    ({"dt": 1j}, TypeError, "dt is 1j"),
-    ({"dt": jnp.ones(2)}, TypeError, "give the step"),
-    ({"dt": None}, TypeError, "dt is None"),
     ({"margin": 0.5}, ValueError, "margin is 0.5; it is the largest step over the smallest"),
-    ({"margin": np.nan}, ValueError, "margin is nan"),
-    ({"margin": "2"}, ValueError, "margin is '2'"),
     ({"regime": "both"}, ValueError, "regime must be one of 'violation', 'steps'; got 'both'"),
     ({"regime": "steps", "motion": "a run"}, TypeError, "motion is 'a run'; the regime"),
     ({"regime": "steps"}, TypeError, "measures errors along the trajectory of a run"),
     ({"solver": "rk4"}, TypeError, "solver is 'rk4'; give a diffrax solver"),
     ({"solver": RK4}, TypeError, "with brackets"),
-    ({"solver": 0.01, "dt": RK4()}, TypeError, "solver is 0.01"),
     ({"solver": diffrax.KenCarp4()}, ValueError, "KenCarp4 has no Butcher tableau"),
     ({"solver": jaxdae.Projected(RK4())}, ValueError, "leaves no violation|no Butcher tableau"),
     ({"solver": AdamsBashforth(2), "regime": "steps"}, ValueError, "is for Runge-Kutta methods"),
@@ -201,7 +167,7 @@ class Motion(NamedTuple):
     w: Any
 
 
-@pytest.mark.parametrize("solver", [diffrax.Heun(), RK4(), diffrax.Bosh3(), diffrax.Dopri5()])
+@pytest.mark.parametrize("solver", [RK4(), diffrax.Dopri5()])
 def test_stability_functions_are_those_of_the_exact_tableau(solver):
     """Their coefficients are quotients of integers below 1e6, and so is `R` of one."""
     a, b, _ = (

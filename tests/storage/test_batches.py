@@ -209,14 +209,20 @@ def test_a_damaged_or_crafted_manifest_is_refused_and_deletes_nothing(complete, 
     assert sorted(complete.rglob("*")) == before
 
 
-@pytest.mark.parametrize("changes", [{"software": {"jaxlib": "0.1"}}, None])
-def test_a_batch_of_other_software_or_without_a_fingerprint_is_another(complete, changes):
+def test_a_batch_of_other_software_results_or_without_a_fingerprint_is_another(complete):
     manifest = json.loads((complete / "manifest.json").read_text())
-    manifest["fingerprint"] = {} if changes is None else manifest["fingerprint"] | changes
-    (complete / "manifest.json").write_text(json.dumps(manifest))
-    words = "" if changes is None else r"; software: jax\w*: .* in the directory, "
-    with pytest.raises(StoredBatchError, match=f"it belongs to another batch{words}"):
-        run(complete)
+    known, results = manifest["fingerprint"], manifest["results"]
+    for changes, words in (
+        ({"fingerprint": {}}, ""),
+        (
+            {"fingerprint": known | {"software": {"jaxlib": "0.1"}}},
+            r"; software: jax\w*: .* in the",
+        ),
+        ({"results": {"sum": results["sum"]}}, "; results: .* in the directory, "),
+    ):
+        (complete / "manifest.json").write_text(json.dumps(manifest | changes))
+        with pytest.raises(StoredBatchError, match=f"it belongs to another batch{words}"):
+            run(complete)
 
 
 def test_other_files_are_neither_taken_for_a_batch_nor_deleted(complete, tmp_path):
@@ -315,7 +321,12 @@ def piped(directory):
     os.mkfifo(directory / PARTIAL)
 
 
-@pytest.mark.parametrize("damage", [cut, piped])
+def too_large(directory):
+    content = (directory / PARTIAL).read_bytes()
+    (directory / PARTIAL).write_bytes(content.replace(b"(4, 2), ", b"(4611686018427387904, 8), "))
+
+
+@pytest.mark.parametrize("damage", [cut, piped, too_large])
 def test_a_damaged_array_is_refused_before_it_is_continued(half, damage):
     """A file that was cut short would be filled up with zeros, in members recorded as finished."""
     damage(half.directory)

@@ -12,7 +12,6 @@ class Free(jaxdae.System):
     """A particle in the plane, with one actuator."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
 
@@ -20,22 +19,22 @@ STATE = jaxdae.State(jnp.ones(2), jnp.zeros(2), jnp.zeros(1))
 
 # function, what it returns, what the message must say
 WRONG = [
-    ("kinetic_energy", lambda t, q, v: v**2, r"returned shape \(2,\); expected shape \(\)"),  # noqa: ARG005
-    ("potential_energy", lambda t, q: q, r"returned shape \(2,\); expected shape \(\)"),  # noqa: ARG005
-    ("dissipation", lambda t, q, v: v, r"returned shape \(2,\); expected shape \(\)"),  # noqa: ARG005
-    ("force", lambda t, q, v, w, u: w, r"returned shape \(1,\); expected shape \(2,\)"),  # noqa: ARG005
-    ("position_constraints", lambda t, q: q @ q, r"returned shape \(\); expected a vector.*stack"),  # noqa: ARG005
-    ("velocity_constraints", lambda t, q, v: v @ v, r"returned shape \(\); expected a vector"),  # noqa: ARG005
-    ("actuator_rate", lambda t, q, v, w, u: q, r"returned shape \(2,\).*initial state: State\(q"),  # noqa: ARG005
-    ("mass_matrix", lambda t, q: q, r"returned shape \(2,\); expected shape \(2, 2\)"),  # noqa: ARG005
-    ("force", lambda t, q, v, w, u: None, r"returned nothing; expected shape \(2,\)"),  # noqa: ARG005
+    ("kinetic_energy", lambda t, q, v: v**2, r"returned shape \(2,\); expected shape \(\)"),
+    ("potential_energy", lambda t, q: q, r"returned shape \(2,\); expected shape \(\)"),
+    ("dissipation", lambda t, q, v: v, r"returned shape \(2,\); expected shape \(\)"),
+    ("force", lambda t, q, v, w, u: w, r"returned shape \(1,\); expected shape \(2,\)"),
+    ("position_constraints", lambda t, q: q @ q, r"returned shape \(\); expected a vector.*stack"),
+    ("velocity_constraints", lambda t, q, v: v @ v, r"returned shape \(\); expected a vector"),
+    ("actuator_rate", lambda t, q, v, w, u: q, r"returned shape \(2,\).*initial state: State\(q"),
+    ("mass_matrix", lambda t, q: q, r"returned shape \(2,\); expected shape \(2, 2\)"),
+    ("force", lambda t, q, v, w, u: None, r"returned nothing; expected shape \(2,\)"),
 ]
 
 
 @pytest.mark.parametrize(("function", "wrong", "message"), WRONG)
 def test_wrong_shape_names_function_shape_and_remedy(function, wrong, message):
     """Each function of a declaration is checked before anything is computed."""
-    broken = type("Broken", (Free,), {function: lambda self, *args: wrong(*args)})()  # noqa: ARG005
+    broken = type("Broken", (Free,), {function: lambda self, *args: wrong(*args)})()
     with pytest.raises(ValueError, match=rf"Broken\.{function} {message}"):
         jaxdae.check_system(broken, STATE)
     with pytest.raises(ValueError, match=rf"Broken\.{function} {message}"):
@@ -66,7 +65,7 @@ def test_missing_actuator_state_is_refused_with_the_remedy(everything):
 
 def test_missing_control_input_is_refused_with_the_remedy():
     """A force that reads u, simulated without a controller, is asked to give one."""
-    driven = type("Driven", (Free,), {"force": lambda self, t, q, v, w, u: u[:2]})()  # noqa: ARG005
+    driven = type("Driven", (Free,), {"force": lambda self, t, q, v, w, u: u[:2]})()
     with pytest.raises(ValueError, match=r"Driven\.force failed.*u: nothing.*a controller"):
         jaxdae.simulate(driven, jaxdae.Multipliers(), STATE, t1=1.0)
     # Its states can be made consistent all the same: no force is asked for.
@@ -85,7 +84,7 @@ MISSPELT = {
 @pytest.mark.parametrize("name", MISSPELT)
 def test_misspelt_functions_are_refused_by_name(name):
     """They would count as not declared; inherited ones as well."""
-    wrong = type("Wrong", (Free,), {name: lambda self, *args: args[1]})  # noqa: ARG005
+    wrong = type("Wrong", (Free,), {name: lambda self, *args: args[1]})
     message = (
         rf"\.{name} is not a function of the declaration.*'{MISSPELT[name]}' is probably meant"
     )
@@ -99,7 +98,7 @@ def test_misspelt_functions_are_refused_by_name(name):
 def test_helpers_with_names_of_their_own_are_not_taken_for_misspellings():
     """Words of mechanics that a system may well use."""
     names = ("potential", "energy", "mass", "position", "constraint_force", "positions", "friction")
-    helped = type("Helped", (Free,), dict.fromkeys(names, lambda self: 0.0))()  # noqa: ARG005
+    helped = type("Helped", (Free,), dict.fromkeys(names, lambda self: 0.0))()
     assert jaxdae.check_system(helped, STATE) is None
 
 

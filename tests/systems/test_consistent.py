@@ -22,11 +22,9 @@ class Circle(jaxdae.System):
     length: float = 1.3
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (self.mass_x * v[0] ** 2 + self.mass_y * v[1] ** 2)
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q @ q - self.length**2])
 
     def labels(self):
@@ -39,11 +37,9 @@ class Isokinetic(jaxdae.System):
     speed_squared: float = 4.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def velocity_constraints(self, t, q, v):
-        del t, q
         return jnp.stack([v @ v - self.speed_squared])
 
 

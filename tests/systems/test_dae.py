@@ -103,7 +103,7 @@ def test_derivatives_of_starts_agree_in_both_modes_and_with_differences():
 
 
 def test_inside_of_a_transformation_a_start_that_there_is_not_is_no_number():
-    dae = Declared(lambda t, y, z, u: -y, lambda t, y, z, u: z**2 - y)  # noqa: ARG005
+    dae = Declared(lambda t, y, z, u: -y, lambda t, y, z, u: z**2 - y)
     both = jax.vmap(lambda y: jaxdae.consistent_start(dae, y, 1.0).z)(jnp.array([4.0, -4.0]))
     np.testing.assert_allclose(both[0], 2.0, rtol=1e-14)
     assert np.isnan(both[1])
@@ -123,7 +123,7 @@ def test_in_single_precision_values_are_of_single_precision():
     [
         pytest.param(
             lambda: jaxdae.consistent_start(
-                Declared(lambda t, y, z, u: -y, lambda t, y, z, u: z**2 - y), -4.0, 1.0  # noqa: ARG005
+                Declared(lambda t, y, z, u: -y, lambda t, y, z, u: z**2 - y), -4.0, 1.0
             ),
             jaxdae.ConsistencyError,
             r"no consistent values were found: constraints = .* remains at t = 0, .*Held: y\. "
@@ -158,7 +158,7 @@ def test_in_single_precision_values_are_of_single_precision():
         ),
         pytest.param(
             lambda: jaxdae.consistent_start(
-                Declared(lambda t, y, z, u: -y, lambda t, y, z, u: z - jnp.sqrt(y)), -4.0, 1.0  # noqa: ARG005
+                Declared(lambda t, y, z, u: -y, lambda t, y, z, u: z - jnp.sqrt(y)), -4.0, 1.0
             ),
             jaxdae.ConsistencyError,
             "constraints is nan at the values given and t = 0: it is not defined there",
@@ -197,11 +197,9 @@ def test_starts_that_there_are_not_are_refused_in_words(given, error, words):
 
 class Both(jaxdae.DAE):
     def rate(self, t, y, z, u):
-        del t, z, u
         return -y
 
     def residual(self, t, y, y_dot, u):
-        del t, u
         return y_dot + y
 
 
@@ -211,17 +209,14 @@ class Neither(jaxdae.DAE):
 
 class Beside(jaxdae.DAE):
     def residual(self, t, y, y_dot, u):
-        del t, u
         return y_dot + y
 
     def constraints(self, t, y, z, u):
-        del t, z, u
         return y
 
 
 class Short(jaxdae.DAE):
     def residual(self, t, y, y_dot, u):
-        del t, u
         return y_dot[:1] + y[:1]
 
 
@@ -229,11 +224,9 @@ class Heavy(jaxdae.DAE):
     shape: tuple = (2, 2)
 
     def rate(self, t, y, z, u):
-        del t, z, u
         return -y
 
     def mass(self, t, y):
-        del t, y
         return jnp.ones(self.shape)
 
 
@@ -241,12 +234,10 @@ class HigherResidual(jaxdae.DAE):
     """`y0 = sin t`, `y1 = y0'`: index 2."""
 
     def residual(self, t, y, y_dot, u):
-        del u
         return {"rate": y_dot[0] - y[1], "path": y[0] - jnp.sin(t)}
 
 
 def plain_rate(t, y, z, u):
-    del t, z, u
     return -y
 
 
@@ -262,34 +253,34 @@ TWO = jnp.ones(2)
         (Short(), TWO, None,
          r"Short is not square: residual returned 1 equations \(residual\[0\]\) for 2 variables "
          r"\(y\[0\], y\[1\]\)"),
-        (Declared(plain_rate, lambda t, y, z, u: {"a": z["x"], "b": z["x"]}), TWO, {"x": 1.0},  # noqa: ARG005
+        (Declared(plain_rate, lambda t, y, z, u: {"a": z["x"], "b": z["x"]}), TWO, {"x": 1.0},
          r"Declared is not square: constraints returned 2 equations \(constraints\['a'\], "
          r"constraints\['b'\]\) for 1 algebraic variables \(z\['x'\]\)"),
-        (Declared(plain_rate, lambda t, y, z, u: y[0]), TWO, None,  # noqa: ARG005
+        (Declared(plain_rate, lambda t, y, z, u: y[0]), TWO, None,
          r"constraints returned 1 equations \(constraints\) for 0 algebraic variables \(none\)"),
-        (Declared(lambda t, y, z, u: {"x": y["x"][:1]}), {"x": TWO}, None,  # noqa: ARG005
+        (Declared(lambda t, y, z, u: {"x": y["x"][:1]}), {"x": TWO}, None,
          r"Declared.rate returned rate\['x'\]\[0\], and y is y\['x'\]\[0\], y\['x'\]\[1\]"),
         (Heavy((3, 3)), TWO, None, r"Heavy.mass returned shape \(3, 3\); it must return None"),
         (Heavy((2, 2)), TWO, None,
          r"Heavy at t = 0: the mass matrix is singular, of rank 1 for 2 variables. Declare the "
          "equations by residual"),
-        (Declared(plain_rate, lambda t, y, z, u: jnp.stack([z[0] + z[1], z[0] + z[1]])), TWO, TWO,  # noqa: ARG005
+        (Declared(plain_rate, lambda t, y, z, u: jnp.stack([z[0] + z[1], z[0] + z[1]])), TWO, TWO,
          r"the constraints do not determine z \(z\[0\], z\[1\]\): of 2 equations 1 are independent "
          r"there, and constraints\[0\], constraints\[1\] depend on each other. The index is higher "
          "than 1. Constraints that do not depend on z at all are of index 2"),
-        (Declared(plain_rate, lambda t, y, z, u: {"a": z[0], "b": y[0]}), TWO, TWO,  # noqa: ARG005
+        (Declared(plain_rate, lambda t, y, z, u: {"a": z[0], "b": y[0]}), TWO, TWO,
          r"and constraints\['b'\] says nothing of them. The index is higher than 1"),
-        (Declared(lambda t, y, z, u: jnp.stack([y[1], z]), lambda t, y, z, u: y[0]), 0 * TWO, 0.0,  # noqa: ARG005
+        (Declared(lambda t, y, z, u: jnp.stack([y[1], z]), lambda t, y, z, u: y[0]), 0 * TWO, 0.0,
          r"the derivative of the constraints by time does not determine z \(z\).*The index is "
          "higher than 2. Put the time derivative"),
         (HigherResidual(), jnp.array([0.0, 1.0]), None,
          r"the index of the residual is higher than 1: of 2 equations 1 determine rates, and the "
          r"other 1, which are algebraic, leave 1 of the variables y\[0\], y\[1\] open"),
-        (Declared(lambda t, y, z, u: -y, lambda t, y, z, u: z * jnp.sqrt(y) - y), 0.0, 0.0,  # noqa: ARG005
+        (Declared(lambda t, y, z, u: -y, lambda t, y, z, u: z * jnp.sqrt(y) - y), 0.0, 0.0,
          "Declared: the derivative of the constraints by z|the constraints do not determine z"),
-        (Declared(lambda t, y, z, u: "fast"), TWO, None,  # noqa: ARG005
+        (Declared(lambda t, y, z, u: "fast"), TWO, None,
          "Declared.rate returned"),
-        (Declared(lambda t, y, z: -y), TWO, None, "Declared.rate failed with TypeError"),  # noqa: ARG005
+        (Declared(lambda t, y, z: -y), TWO, None, "Declared.rate failed with TypeError"),
     ],
 )  # fmt: skip
 def test_declarations_that_are_no_such_equations_are_refused_in_words(dae, y, z, words):
@@ -304,7 +295,7 @@ def test_distances_are_of_first_order_in_the_variables():
 
     found = []
     for scale in (1.0, 1e6):
-        law = lambda t, y, z, u, k=scale: k * (z - y)  # noqa: ARG005, E731
+        law = lambda t, y, z, u, k=scale: k * (z - y)  # noqa: E731
         equations = DAEEquations(Declared(plain_rate, law))
         values = Variables(jnp.array(1.0), jnp.array(1.5))
         found.append(violation(equations, 1, jnp.array(0.0), values))

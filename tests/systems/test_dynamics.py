@@ -41,7 +41,6 @@ class Forced(jaxdae.System):
     """Dissipation, and forces from state, actuator and input."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def dissipation(self, t, q, v):
@@ -55,7 +54,6 @@ class MovingCircle(jaxdae.System):
     """`|q - c(t)| = l(t)` with `c = (sin 3t, t^2)`, `l = 2 + cos t`."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def position_constraints(self, t, q):
@@ -67,7 +65,6 @@ class Edges(jaxdae.System):
     """One velocity constraint affine in `v` (a knife edge), and one cubic in `v`."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def velocity_constraints(self, t, q, v):
@@ -82,11 +79,9 @@ class Declared(jaxdae.System):
     factor: float = 1.0
 
     def kinetic_energy(self, t, q, v):
-        del t
         return 0.5 * ((2 + q[1] ** 2) * v[0] ** 2 + 3 * v[1] ** 2)
 
     def mass_matrix(self, t, q):
-        del t
         return jnp.diag(jnp.stack([2 + q[1] ** 2, 3.0 * self.factor]))
 
 
@@ -271,11 +266,9 @@ class ByNumPy(jaxdae.System):
     """A potential energy that JAX cannot trace."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return np.sin(q[0])
 
 

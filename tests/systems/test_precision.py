@@ -31,7 +31,6 @@ class Linkage(jaxdae.System):
     order: int = eqx.field(static=True, default=4)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.joint.length**2 * v @ v
 
 

@@ -20,29 +20,23 @@ class DrivenPendulum(jaxdae.System):
     length: float = 1.2
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return 9.81 * q[1]
 
     def position_constraints(self, t, q):
-        del t
         return jnp.stack([q @ q - self.length**2])
 
     def force(self, t, q, v, w, u):
-        del t, v, u
         return w[0] * jnp.stack([-q[1], q[0]])
 
     def actuator_rate(self, t, q, v, w, u):
-        del t, q, v
         return -w if u is None else u - w
 
 
 def held(t, q, v, w):
     """At rest in equilibrium with the weight: `w l^2 = 9.81 x`, and no motion along the circle."""
-    del t
     return jnp.stack([w[0] * (q @ q) - 9.81 * q[0], q[0] * v[1] - q[1] * v[0]])
 
 
@@ -65,7 +59,7 @@ def test_state_meets_constraints_and_program_with_the_least_change():
     np.testing.assert_allclose(q, 1.2 * np.array([np.cos(best), np.sin(best)]), atol=1e-4)
     run = jaxdae.simulate(
         PENDULUM, Multipliers(), state, t1=0.02, dt=0.01, solver=RK4(),
-        controller=lambda t, q, v, w: w,  # noqa: ARG005
+        controller=lambda t, q, v, w: w,
     )  # fmt: skip
     np.testing.assert_allclose(run.q[-1], q, atol=1e-12)
 
@@ -109,17 +103,16 @@ def test_the_mirror_starts_on_its_program_with_torque_and_rate():
 @pytest.mark.slow
 def test_programs_that_cannot_hold_are_named():
     def impossible(t, q, v, w):
-        del t, v
         return jnp.stack([w[0] - 1.0, q @ q - 9.0])
 
     with pytest.raises(ConsistencyError, match=r"constraint|residual 2 of 2"):
         jaxdae.consistent_state(PENDULUM, **GUESS, program=impossible)
-    beyond = lambda t, q, v, w: jnp.stack([w[0] ** 2 + 1.0])  # noqa: ARG005, E731
+    beyond = lambda t, q, v, w: jnp.stack([w[0] ** 2 + 1.0])  # noqa: E731
     with pytest.raises(ConsistencyError, match=r"residual 1 of 1 is still .* \(allowed"):
         jaxdae.consistent_state(PENDULUM, **GUESS, program=beyond)
     traced = jax.jit(lambda q: jaxdae.consistent_state(PENDULUM, q, GUESS["v"], w=[1.0],
                                                        program=beyond).w)  # fmt: skip
     assert np.isnan(np.asarray(traced(jnp.asarray(GUESS["q"])))).all()
-    scalar = lambda t, q, v, w: w[0]  # noqa: ARG005, E731
+    scalar = lambda t, q, v, w: w[0]  # noqa: E731
     with pytest.raises(ValueError, match=r"returned shape \(\); psi\(t, q, v, w\) must return"):
         jaxdae.consistent_state(PENDULUM, **GUESS, program=scalar)

@@ -59,18 +59,15 @@ class Mechanism(jaxdae.System):
         return q[3 * body : 3 * body + 2] + jnp.stack([c * x - s * y, s * x + c * y])
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         rates = v.reshape(-1, 3)
         squares = self.masses * jnp.sum(rates[:, :2] ** 2, 1) + self.inertias * rates[:, 2] ** 2
         return 0.5 * jnp.sum(squares)
 
     def potential_energy(self, t, q):
-        del t
         end = self.place(BODIES - 1, self.tip, q)
         return 9.81 * self.masses @ q[1::3] + 0.5 * self.stiffness * end @ end
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.5 * self.damping * jnp.sum(v[2::3] ** 2)
 
     def position_constraints(self, t, q):
@@ -88,7 +85,6 @@ class Mechanism(jaxdae.System):
         return jnp.stack([jnp.cos(self.slot), jnp.sin(self.slot)])
 
     def velocity_constraints(self, t, q, v):
-        del t
         if self.kind != "blade":
             return jnp.zeros(0, q.dtype)
         return (jnp.cos(q[2]) * v[1] - jnp.sin(q[2]) * v[0])[None]
@@ -109,8 +105,7 @@ class Drawn(NamedTuple):
 
 
 DRAWN_ONCE = Drawn(
-    *(np.zeros(x) for x in (BODIES, BODIES, (BODIES, 2), (BODIES, 2), 2, 5, BODIES, 2)),
-    np.zeros(3 * BODIES),
+    *(np.zeros(x) for x in (BODIES, BODIES, (BODIES, 2), (BODIES, 2), 2, 5, BODIES, 2, 3 * BODIES))
 )
 
 

@@ -31,20 +31,17 @@ def run(system=None, state=STATE, formulation=None, **options: Any):
 
 
 def energy(value):
-    return declared(potential_energy=lambda self, t, q: value(q))  # noqa: ARG005
+    return declared(potential_energy=lambda self, t, q: value(q))
 
 
 def constraint(value):
-    return declared(position_constraints=lambda self, t, q: value(q))  # noqa: ARG005
+    return declared(position_constraints=lambda self, t, q: value(q))
 
 
 DECLARATIONS = [
     (energy(lambda _: 3), r"potential_energy returned integers.* return floating-point"),
     (energy(lambda q: q[0] > 0), r"returned booleans \(bool\).*jnp\.where\(condition, a, b\)"),
     (energy(lambda q: q[0] * 1j), r"potential_energy returned complex numbers.*jnp\.real"),
-    (constraint(lambda _: jnp.array([0])), "position_constraints returned integers"),
-    (constraint(lambda q: q[:1] > 0), "position_constraints returned booleans"),
-    (constraint(lambda q: 1j * q), "position_constraints returned complex numbers"),
     (constraint(lambda q: [q @ q]), r"returned a list; expected a vector.*jnp\.stack"),
     (constraint(lambda _: jnp.ones((1, 1))), r"returned shape \(1, 1\); expected a vector"),
     (energy(lambda q: np.sin(q[0])), r"line \d+ of test_refusals.*np\.sin.*jnp\.sin for np\.sin"),
@@ -58,24 +55,22 @@ DECLARATIONS = [
         r"KeyError: 'absent' \(line \d+ of test_refusals",
     ),
     (
-        declared(potential_energy=lambda t, q: q[0]),  # noqa: ARG005
+        declared(potential_energy=lambda t, q: q[0]),
         r"declared with the parameters \(t, q\); it must take \(self, t, q\)",
     ),
-    (declared(kinetic_energy=lambda self, q, v: v @ v), r"must take \(self, t, q, v\)"),  # noqa: ARG005
+    (declared(kinetic_energy=lambda self, q, v: v @ v), r"must take \(self, t, q, v\)"),
     (energy(lambda q: q[5]), r"potential_energy reads entry 5 of 2 .*\(line \d+ of test_refusals"),
     (
         energy(lambda q: q[-3]),
         r"reads entry -3 of 2 \(they count from 0\), for which JAX takes the",
     ),
-    (energy(lambda q: jnp.outer(q, q)[0, 2]), "reads entry 2 of 2"),
     (energy(lambda q: jax.jit(lambda q, i: q[i])(q, 4)), "reads entry 4 of 2"),
     (energy(lambda q: jnp.sum(q[jnp.array([0, 3])])), "reads entry 3 of 2"),
     (
         energy(lambda q: jax.lax.fori_loop(0, 2, lambda i, x: x + q[i] * q[6], 0.0)),
         "reads entry 6 of 2",
     ),
-    (constraint(lambda q: jnp.array([q[0], q[2]])), "position_constraints reads entry 2 of 2"),
-    (declared(force=lambda self, t, q, v, w, u: v[jnp.array([[1, 2]])][0]), "force reads entry 2"),  # noqa: ARG005
+    (declared(force=lambda self, t, q, v, w, u: v[jnp.array([[1, 2]])][0]), "force reads entry 2"),
     (declared(force=3.0), r"force is 3\.0; it must be a function of \(t, q, v, w, u\)"),
 ]
 
@@ -108,14 +103,14 @@ def fails():
 
 
 LABELS = [
-    (lambda self: fails(), r"Wrong\.labels failed with KeyError: 'absent' \(line \d+ of test_ref"),  # noqa: ARG005
+    (lambda self: fails(), r"Wrong\.labels failed with KeyError: 'absent' \(line \d+ of test_ref"),
     (lambda: None, r"Wrong\.labels is declared with the parameters \(\); it must take \(self\)"),
     (
-        lambda self: jaxdae.Labels(coordinates=("x", "y", "z")),  # noqa: ARG005
+        lambda self: jaxdae.Labels(coordinates=("x", "y", "z")),
         r"gives 3 coordinates \(x, y, z\), but the system has 2 coordinates",
     ),
     (
-        lambda self: jaxdae.Labels(constraints=("rod",)),  # noqa: ARG005
+        lambda self: jaxdae.Labels(constraints=("rod",)),
         r"gives 1 constraints \(rod\), but the system has 0 constraints; name position constraints",
     ),
 ]
@@ -129,7 +124,7 @@ def test_labels_that_fail_or_name_too_much(labels, message):
 
 @pytest.mark.parametrize("labels", [None, ("x", "y"), {"x": 1}])
 def test_labels_of_another_kind(labels):
-    system = declared(labels=lambda self: labels)  # noqa: ARG005
+    system = declared(labels=lambda self: labels)
     with pytest.raises(
         TypeError, match=r"Wrong\.labels returned .*a function that returns jaxdae\.Labels"
     ):
@@ -171,8 +166,6 @@ def test_states_that_are_none():
 
 CALLS = [
     ({"t1": None}, TypeError, "t1 must be a number; got None"),
-    ({"t0": None}, TypeError, "t0 must be a number; got None"),
-    ({"t1": True}, TypeError, "t1 must be a number; got True"),
     ({"t1": math.nan}, ValueError, "t1 is not finite: nan"),
     ({"dt": -0.0}, ValueError, "dt = -0.0 does not lead"),
     ({"max_steps": 2**40}, ValueError, r"max_steps = 1099511627776 is more than the 2147483647"),
@@ -184,17 +177,12 @@ CALLS = [
         "rtol of PIDController must be a finite number not below zero; got -1e-06",
     ),
     (
-        {"stepsize_controller": diffrax.PIDController(rtol=1e-6, atol=math.nan)},
-        ValueError,
-        "atol of PIDController must be a finite number not below zero; got nan",
-    ),
-    (
         {"stepsize_controller": diffrax.PIDController(rtol=0.0, atol=0.0)},
         ValueError,
         "PIDController has rtol = atol = 0",
     ),
     (
-        {"controller": lambda t, q, v: q},  # noqa: ARG005
+        {"controller": lambda t, q, v: q},
         ValueError,
         r"the controller is declared with the parameters \(t, q, v\); it must take \(t, q, v, w\)",
     ),
@@ -210,12 +198,12 @@ CALLS = [
     ({"controller": lambda *_: None}, ValueError, "the controller returned nothing"),
     ({"controller": lambda *_: "a"}, ValueError, "the controller returned 'a'"),
     (
-        {"controller": lambda t, q, v, w: q if q[0] > 0 else v},  # noqa: ARG005
+        {"controller": lambda t, q, v, w: q if q[0] > 0 else v},
         ValueError,
         r"the controller cannot be traced by JAX \(line \d+ of test_refusals",
     ),
     (
-        {"controller": jaxdae.PD(lambda t, q: -q, jaxdae.tuning.Positive(1.0), 1.0)},  # noqa: ARG005
+        {"controller": jaxdae.PD(lambda t, q: -q, jaxdae.tuning.Positive(1.0), 1.0)},
         ValueError,
         r"K_P is a Positive, not a number; .*jaxdae\.tuning\.resolve",
     ),
@@ -242,7 +230,7 @@ def test_tolerances_below_zero():
 
 @pytest.mark.slow
 def test_a_mass_matrix_that_is_not_symmetric_or_not_finite():
-    lopsided = declared(mass_matrix=lambda self, t, q: jnp.array([[1.0, 0.5], [0.0, 1.0]]))  # noqa: ARG005
+    lopsided = declared(mass_matrix=lambda self, t, q: jnp.array([[1.0, 0.5], [0.0, 1.0]]))
     with pytest.raises(ValueError, match=r"not symmetric: \[0, 1\] = 0\.5, but \[1, 0\] = 0 "):
         run(lopsided)
     with pytest.raises(ValueError, match=r"not symmetric: \[0, 1\] = 0\.5"):
@@ -295,11 +283,9 @@ class Undefined(Point):
     place: float = 5.0
 
     def force(self, t, q, v, w, u):
-        del v, w, u
         return jnp.where(t < self.until, q, jnp.nan)
 
     def potential_energy(self, t, q):
-        del t
         return jnp.sqrt(self.place - q[0])
 
 
@@ -320,8 +306,8 @@ def test_a_run_that_meets_nan_names_the_function_and_the_time():
 
 @pytest.mark.slow
 def test_a_controller_that_meets_nan_is_named_and_not_the_force():
-    pushed = declared(force=lambda self, t, q, v, w, u: u)  # noqa: ARG005
-    lost = lambda t, q, v, w: jnp.where(t < 0.05, q, jnp.nan)  # noqa: E731, ARG005
+    pushed = declared(force=lambda self, t, q, v, w, u: u)
+    lost = lambda t, q, v, w: jnp.where(t < 0.05, q, jnp.nan)  # noqa: E731
     with pytest.raises(jaxdae.SimulationError, match=r"the controller is not finite: entry 0"):
         run(pushed, controller=lost, solver=diffrax.Heun(), backend="plain")
 

@@ -1,9 +1,5 @@
 import json
 import os
-import runpy
-import signal
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -12,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 
-import jaxdae
 from jaxdae.storage import checkpoints
 from jaxdae.tuning import CheckpointError, Positive, resumption, tune
 from jaxdae.tuning.optimizers import choose
@@ -50,11 +45,20 @@ def uninterrupted():
     return result
 
 
-@pytest.fixture
-def stopped(tmp_path):
-    """A file left by a run that stopped after seven steps."""
-    path = tmp_path / "folder" / "run.ckpt"
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    """Of a file left by a run that stopped after seven steps."""
+    path = tmp_path_factory.mktemp("stopped") / "folder" / "run.ckpt"
     run(path, callback=lambda info: info.step == 7)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def stopped(content, tmp_path):
+    """Such a file."""
+    path = tmp_path / "folder" / "run.ckpt"
+    path.parent.mkdir()
+    path.write_bytes(content)
     return path
 
 
@@ -92,50 +96,6 @@ def test_a_second_run_on_one_file_is_refused_while_the_first_goes_on(tmp_path, u
     run(path, resume=True)  # it is free again
 
 
-SCRIPT = """
-import sys, time
-import jax, jax.numpy as jnp
-from jaxdae.tuning import Positive, tune
-
-def ripple(p):
-    return jnp.sum((p["a"] - 1.0) ** 2) + jnp.cos(3 * p["b"])
-
-def call(path, callback=None):
-    params = {"a": Positive(jnp.array([3.0, 5.0])), "b": jnp.array(2.0)}
-    return tune(ripple, params, steps=160, starts=2, checkpoint=path, checkpoint_every=1,
-                resume=path is not None, callback=callback)
-
-if __name__ == "__main__":
-    jax.config.update("jax_enable_x64", True)
-    call(sys.argv[1], lambda info: print(info.step, flush=True))
-"""
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_at_random_moments_resumes_bit_for_bit(tmp_path, rng):
-    script, path = tmp_path / "killed.py", tmp_path / "run.ckpt"
-    script.write_text(SCRIPT)
-    root = os.path.dirname(os.path.dirname(jaxdae.__file__))
-    environment = os.environ | {"PYTHONPATH": root}
-    reached = []
-    for kill_after in sorted(rng.integers(5, 120, size=2)):
-        command = [sys.executable, str(script), str(path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if int(line) >= kill_after:
-                    break
-            # A random delay within a step or two, saving included, and then no chance to clean up.
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(timeout=float(rng.uniform(1e-4, 5e-3)))
-            process.send_signal(signal.SIGKILL)
-        assert process.returncode == -signal.SIGKILL
-        reached.append(json.loads(path.read_bytes().split(b"\n")[0])["rows"])
-    assert 5 < reached[0] < reached[1] <= 160
-    module = runpy.run_path(str(script))
-    assert_same_numbers(module["call"](str(path)), module["call"](None))
-
-
 def test_a_save_that_is_cut_off_leaves_the_old_file(stopped, monkeypatch, uninterrupted):
     before = stopped.read_bytes()
 
@@ -160,8 +120,7 @@ def assert_refused(path, message, **settings):
 
 
 @pytest.mark.slow
-def test_every_flipped_bit_and_a_cut_are_noticed(stopped, rng):
-    content = stopped.read_bytes()
+def test_every_flipped_bit_and_a_cut_are_noticed(stopped, content, rng):
     places = [*rng.integers(len(content), size=9), 0, content.index(b"\n")]
     damaged = [bytearray(content) for _ in places]
     for one, place in zip(damaged, places, strict=True):
@@ -210,6 +169,7 @@ def test_arrays_in_an_objective_and_what_the_optimizer_computes_count():
     def prints(optimizer=SGD, data=1.0):
         objective = jax.tree_util.Partial(lambda x, p: p * x, jnp.array(data))
         chosen = choose(objective, jnp.ones(2), optimizer, "reverse")
+        assert chosen.method is not None
         state = chosen.method.initial_state(chosen.problem, 1, 0.0, jax.random.key(0))
         return resumption.fingerprint(jnp.ones(2), chosen, state, {})
 

@@ -117,14 +117,6 @@ def test_single_precision_works():
     np.testing.assert_allclose(result.params, SOLUTION, rtol=1e-2)
 
 
-def test_constraints_that_contradict_each_other_are_pointed_out():
-    both = (Inequality(lambda x: x - 2.0, "above"), Inequality(lambda x: 1.0 - x, "below"))
-    with pytest.warns(UserWarning, match="the constraint '(above|below)' is still violated by"):
-        result = tune(lambda x: x**2, jnp.array(0.5), constraints=both, steps=30)
-    assert result.stop_reason == "infeasible"
-    assert max(result.violations.values()) >= 0.5
-
-
 def test_starts_that_fail_are_an_error():
     with pytest.raises(ValueError, match="first evaluation failed at all 2 starts"):
         tune(lambda x: x * jnp.nan, jnp.array(1.0), optimizer="slsqp", starts=2)
@@ -139,7 +131,11 @@ REFUSED = [
     ({"constraints": lambda x: x}, r"a constraint is a function, must be Equality\(function, name"),
     ({"constraints": [Inequality(lambda x: x > 0, "true")]}, "'true' returned bool"),
     ({"constraints": [Inequality(lambda _: None, "none")]}, "'none' returned nothing"),
+<<<<<<< HEAD
     ({"checkpoint": "run"}, "of SLSQP of SciPy no run can be saved or resumed"),
+=======
+    ({"checkpoint": "run.ckpt"}, "of SLSQP of SciPy no run can be saved or resumed: .*l-bfgs"),
+>>>>>>> main
     ({"optimizer": "slspq"}, "No optimizer is named 'slspq'. Did you mean 'slsqp'"),
 ]
 

@@ -69,17 +69,6 @@ def test_the_way_does_not_depend_on_the_scale_of_a_small_loss():
     np.testing.assert_allclose(small(1e-8) / 1e-8, small(1.0), rtol=1e-5, atol=1e-10)
 
 
-def test_the_objective_is_traced_once():
-    traces = []
-
-    def counting(p):
-        traces.append(None)
-        return p**2
-
-    tune(counting, jnp.array(1.0), steps=25, starts=3)
-    assert len(traces) == 1
-
-
 def test_the_best_loss_is_exact_in_the_precision_of_the_objective():
     result = tune(lambda p: jnp.float32(0.1) * p**2, jnp.array(1.3, jnp.float32), steps=5)
     assert result.loss == result.history.loss[-1] == jnp.float32(result.loss)
@@ -96,9 +85,12 @@ def kink(x):
 
 
 @pytest.mark.parametrize("objective", [wall, kink])
-def test_a_step_that_is_not_finite_is_halved_until_it_is(objective):
+def test_a_step_that_is_not_finite_is_halved_until_it_is(objective, capfd):
     # The gradient at 0 is -4: the step is refused at 4 and 2, and taken at 1.
-    result = tune(objective, jnp.array(0.0), steps=3, optimizer=optax.sgd(1.0))
+    result = tune(objective, jnp.array(0.0), steps=3, optimizer=optax.sgd(1.0), progress=True)
+    shown = capfd.readouterr().err
+    assert f"loss={result.loss:.4g}, skipped=2" in shown
+    assert "3/3" in shown
     assert result.history.skipped.tolist() == [False, True, True, False]
     assert result.skipped == 2
     assert result.params == 1.0
@@ -182,14 +174,19 @@ def test_all_steps_of_adam_are_said_to_be_too_few():
     assert tune(line, jnp.array([-20.0, 30.0]), optimizer="l-bfgs").loss < 1e-20
 
 
-def test_a_callback_sees_each_evaluation_and_may_stop():
-    seen = []
+def test_a_callback_sees_each_evaluation_and_may_stop_and_the_objective_is_traced_once():
+    seen, traces = [], []
+
+    def counting(x):
+        traces.append(None)
+        return x**2
 
     def stop_at_three(info):
         seen.append(info)
         return info.step == 3
 
-    result = tune(lambda x: x**2, Positive(1.0), steps=50, callback=stop_at_three)
+    result = tune(counting, Positive(1.0), steps=50, callback=stop_at_three)
+    assert len(traces) == 1
     assert (result.stop_reason, result.ending) == ("callback", "the callback returned True")
     assert [info.step for info in seen] == [0, 1, 2, 3]
     assert seen[-1].best_loss == result.loss
@@ -200,15 +197,7 @@ def test_a_callback_sees_each_evaluation_and_may_stop():
 def test_no_steps_evaluate_once():
     result = tune(lambda x: x**2, jnp.array(3.0), steps=0)
     assert result.loss == result.initial_loss == 9.0
-    assert result.steps == 0
-    assert result.stop_reason == "steps"
-
-
-def test_the_progress_bar_shows_loss_and_skipped_steps(capfd):
-    tune(wall, jnp.array(0.0), steps=3, optimizer=optax.sgd(1.0), progress=True)
-    shown = capfd.readouterr().err
-    assert "loss=1, skipped=2" in shown
-    assert "3/3" in shown
+    assert (result.steps, result.stop_reason) == (0, "steps")
 
 
 class Moded:

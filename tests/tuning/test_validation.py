@@ -10,7 +10,7 @@ import pytest
 
 from jaxdae.models.studies import studies
 from jaxdae.tuning import Conditions, perturbed_states, resolve, SimulationObjective
-from jaxdae.tuning.studies import Check, RANGE, VALIDATION_STEPS
+from jaxdae.tuning.studies import Check
 from jaxdae.tuning.validation import stacked, Validation
 
 
@@ -74,11 +74,6 @@ def test_costs_of_many_runs_are_those_of_each(study, sets, validation):
         for i in (0, 7, 9)
     ]
     np.testing.assert_array_equal(many[[0, 7, 9]], again)
-
-
-def test_the_range_has_no_step_of_the_validation():
-    assert not {*VALIDATION_STEPS} & {*RANGE}
-    assert min(RANGE) < 1 < max(RANGE)
 
 
 def test_theory_has_the_shape_of_the_first_gains(study, sets):

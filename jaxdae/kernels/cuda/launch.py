@@ -4,7 +4,6 @@ import ctypes
 import hashlib
 import math
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -17,14 +16,6 @@ from jaxdae.kernels.cuda.ptx import DeviceKernel, ENTRY
 from jaxdae.kernels.llvm import xla_interface as xla
 
 
-class _Place:
-    """Where one kernel is, once it has been compiled; who waits for another one does not wait."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.function: int | None = None
-
-
 class Modules:
     """Kernels by the text of their PTX and the context they run in.
 
@@ -35,17 +26,15 @@ class Modules:
     def __init__(self, driver: Driver):
         self.driver = driver
         self._lock = threading.Lock()
-        self._places: dict[tuple[int, str], _Place] = defaultdict(_Place)
+        self._functions: dict[tuple[int, str], int] = {}
 
     def function(self, digest: str, ptx: str, context: Context) -> int:
         """The kernel of a text with a digest, for a context, which is the current one."""
+        key = context.number, digest
         with self._lock:
-            place = self._places[context.number, digest]
-        if place.function is None:
-            with place.lock:
-                if place.function is None:
-                    place.function = self._compiled(ptx)
-        return place.function
+            if key not in self._functions:
+                self._functions[key] = self._compiled(ptx)
+            return self._functions[key]
 
     def _compiled(self, ptx: str) -> int:
         driver = self.driver

@@ -14,7 +14,7 @@ from jaxdae.kernels.cuda.assembler import assemble, AssemblerMissingError, Resou
 from jaxdae.kernels.cuda.ptx import DeviceKernel
 from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.emission.instructions import angles_of_both
-from jaxdae.kernels.graph.array_calls import Map, Product
+from jaxdae.kernels.graph.array_calls import Factorization, Map, Product
 from jaxdae.kernels.graph.expressions import CALL, CONSTANT, INPUT, RESULT
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing.subprograms import ScalarProgram, Subprogram
@@ -159,6 +159,9 @@ def operations(callee: Any, dtype: np.dtype) -> int:
     """Operations of a program and of all that it calls, or of what stays a loop in it."""
     if isinstance(callee, Product):
         return 2 * int(np.prod(callee.shape))
+    if isinstance(callee, Factorization):
+        # Two for each multiplication: a third of them factors, two thirds invert; four if complex.
+        return 2 * callee.size**3 * callee.parts**2
     if isinstance(callee, Map):
         return callee.size * _operation(callee.operation, dtype)
     if isinstance(callee, Subprogram):

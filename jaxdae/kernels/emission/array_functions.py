@@ -1,13 +1,13 @@
 """Scalar programs as functions on arrays in memory, one vector for each number."""
 
 import hashlib
-from collections import Counter
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdae.kernels.emission import elementary_functions
+from jaxdae.kernels.emission.factorization import factorization_function
 from jaxdae.kernels.emission.instructions import elementary_calls, emit
 from jaxdae.kernels.emission.loops import (
     EntryWriter,
@@ -18,10 +18,9 @@ from jaxdae.kernels.emission.loops import (
     product_function,
     product_name,
 )
-from jaxdae.kernels.graph.array_calls import are_consecutive, LARGE, Map, Product
+from jaxdae.kernels.graph.array_calls import are_consecutive, Factorization, LARGE, Map, Product
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.llvm.module import Definition
-from jaxdae.kernels.llvm.registers import Number
 from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
 from jaxdae.kernels.tracing.loops import Loop
 from jaxdae.kernels.tracing.subprograms import called, ScalarProgram, Shared, Subprogram
@@ -135,10 +134,7 @@ def _copied(program: ScalarProgram, nodes: list[int], shared: list[bool]):
 
 # Functions of programs.
 
-# Operations that a small program and all its copies in those that call it may have.
-_INLINED = 1536
-
-Callee = Subprogram | Product | Loop | Map
+Callee = Subprogram | Product | Factorization | Loop | Map
 
 
 def library(
@@ -162,27 +158,6 @@ def library(
     return _Library(list(each.values()), width, dtype, register_width, shared).definitions()
 
 
-def fast_versions(programs: list[Subprogram], width: int) -> dict[Subprogram, bool]:
-    """Programs that have a fast version too, and whether it becomes part of those that call it.
-
-    It is one straight line, without branches for large arguments. Where there is
-    such an argument, the program is done once more with care: `@name` calls `@name.near`, which
-    returns the largest argument, and then perhaps `@name.careful`. A single lane gains too little
-    to be compiled twice.
-    """
-    fast: dict[Subprogram, bool] = {}
-    calls = Counter(x for one in programs for x in one.program.graph.calls(one.program.outputs))
-    for one in programs if width > 1 else ():
-        callees = one.program.graph.callees(one.program.outputs)
-        if any(isinstance(x, Product | Loop | Map) for x in callees):
-            continue  # most of its time is theirs, and it is long to compile
-        limited = not set(elementary_functions.LIMITED).isdisjoint(elementary_calls(one.program))
-        if one.entries is None and (limited or any(x in fast for x in called(one.program))):
-            size = len(one.program.graph.needed(one.program.outputs))
-            fast[one] = 0 < size * calls[one] <= _INLINED
-    return fast
-
-
 class _Library:
     """Functions of programs, and what is written beside them when they are."""
 
@@ -196,58 +171,28 @@ class _Library:
     ):
         self.programs, self.width, self.dtype, self.shared = programs, width, dtype, shared
         self.register_width = register_width
-        self.fast = fast_versions(programs, width)
         #: Loops, products and constants that are called by their names.
         self.beside: dict[str, Definition] = {}
 
     def definitions(self) -> list[Definition]:
         """All of them."""
-        versions = [x for one in self.programs for x in self.versions(one)]
+        functions = [self.function(one, one.name) for one in self.programs]
         names = dict.fromkeys(
             name for one in self.programs for name in elementary_calls(one.program)
         )
         elementary = [
             x for name in names for x in elementary_functions.function(name, self.width, self.dtype)
         ]
-        if self.fast:
-            elementary += [
-                elementary_functions.near_function(name, self.width, self.dtype)
-                for name in names
-                if name in elementary_functions.LIMITED
-            ]
-        return [*elementary, *self.beside.values(), *versions]
+        return [*elementary, *self.beside.values(), *functions]
 
-    def versions(self, one: Subprogram) -> list[Definition]:
-        """The function of a program, or of its versions."""
-        if one not in self.fast:
-            return [self.careful(one, one.name)]
-        far: list[Number] = []
-        w = _FunctionWriter(self, one, far)
-        w.straight()
-        farthest = elementary_functions.farthest(w, far)
-        inline = "alwaysinline " if self.fast[one] else ""
-        return [
-            w.define(f"{one.name}.near", parameters(one), w.vector, farthest, inline),
-            self.careful(one, f"{one.name}.careful", "cold noinline "),
-            self._choice(one),
-        ]
-
-    def careful(self, one: Subprogram, name: str, attributes: str = "") -> Definition:
-        """The function that sees to large arguments itself."""
+    def function(self, one: Subprogram, name: str) -> Definition:
+        """The function of a program."""
         if one.entries is not None:
             w: Writer = _looped(one, self.width, self.dtype, self.register_width)
         else:
             w = _FunctionWriter(self, one)
             w.straight()
-        return w.define(name, parameters(one), attributes=attributes)
-
-    def _choice(self, one: Subprogram) -> Definition:
-        """The fast version, and the careful one where that is wrong."""
-        w, arguments = Writer(self.width, self.dtype), parameters(one)
-        far = Number(w, w.invoke(w.vector, f"{one.name}.near", arguments))
-        with w.if_then(elementary_functions.is_far(far)):
-            w.invoke("void", f"{one.name}.careful", arguments)
-        return w.define(one.name, arguments)
+        return w.define(name, parameters(one))
 
 
 def parameters(one: Subprogram) -> str:
@@ -265,21 +210,17 @@ def _looped(one: Subprogram, width: int, dtype: Any, register_width: int) -> Ent
     def each() -> None:
         kinds = ["every" if x else "one" for x in one.looped]
         for i, x in enumerate(emit(w, one.program, lambda i: w.read(f"%a{i}_", kinds[i]))):
-            w.write(f"%r{i}_", x)
+            w.write_at(f"%r{i}_", x)
 
     w.for_each(one.entries, each)
     return w
 
 
 class _FunctionWriter(Writer):
-    """A writer that knows where arguments are, and keeps room for those of calls.
+    """A writer that knows where arguments are, and keeps room for those of calls."""
 
-    That of a fast version is given a list, which gets how far arguments of functions are.
-    """
-
-    def __init__(self, library: _Library, one: Subprogram, far: list[Number] | None = None):
+    def __init__(self, library: _Library, one: Subprogram):
         super().__init__(library.width, library.dtype)
-        self._far = far
         self._library, self._program, self._graph = library, one.program, one.program.graph
         self._sizes = [int(np.prod(x.shape)) for x in one.program.inputs]
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
@@ -292,7 +233,7 @@ class _FunctionWriter(Writer):
 
     def straight(self) -> None:
         """Write all of the program."""
-        registers = iter(emit(self, self._program, self.input, self, self._far))
+        registers = iter(emit(self, self._program, self.input, self))
         for i, result in enumerate(self._program.results):
             for j in range(int(np.prod(result.shape))):
                 register = next(registers)
@@ -327,10 +268,7 @@ class _FunctionWriter(Writer):
         ]
         count = [f"i64 {callee.size}"] if isinstance(callee, Map) else []
         words = [*(f"ptr {x}" for x in (*(x.pointer for x in operands), *rooms)), *count]
-        if self._far is not None and callee in self._library.fast:
-            self._far.append(Number(self, self.invoke(self.vector, f"{name}.near", *words)))
-        else:
-            self.invoke("void", name, *words)
+        self.invoke("void", name, *words)
         self._results[node] = [(p, j) for p, n in zip(rooms, sizes, strict=True) for j in range(n)]
 
     def result(self, node: int, number: int) -> str:
@@ -346,6 +284,8 @@ class _FunctionWriter(Writer):
             return tuple(x and i not in handed for i, x in enumerate(shared))
         if isinstance(callee, Map):
             return tuple(x and not one for x, one in zip(shared, callee.single, strict=True))
+        if isinstance(callee, Factorization):
+            return (False,) * len(shared)
         return tuple(shared)
 
     def _function(self, callee: Callee, shared: tuple[bool, ...]) -> str:
@@ -353,7 +293,8 @@ class _FunctionWriter(Writer):
         if isinstance(callee, Subprogram):
             return callee.name
         names: dict[Any, Any] = {Product: product_name, Map: map_name, Loop: loop_name}
-        name, beside = names[type(callee)](callee, shared), self._library.beside
+        make, beside = names.get(type(callee)), self._library.beside
+        name = callee.name if make is None else make(callee, shared)
         if name not in beside:
             beside[name] = self._written(callee, shared, name)
         return name
@@ -361,7 +302,9 @@ class _FunctionWriter(Writer):
     def _written(self, callee, shared: tuple[bool, ...], name: str) -> Definition:
         kind, wide = (self.width, self.dtype), self._library.register_width
         if isinstance(callee, Product):
-            return product_function(callee, shared, *kind)
+            return product_function(callee, shared, *kind, wide)
+        if isinstance(callee, Factorization):
+            return factorization_function(callee, *kind, wide)
         if isinstance(callee, Map):
             return map_function(callee, shared, *kind, wide)
         turn, constants = callee.turn.name, shared[: callee.constants]
@@ -372,7 +315,7 @@ class _FunctionWriter(Writer):
             one = Subprogram(turn, callee.turn.program, parameters=(*numbers, *rest))
             within = _Library([], *kind, wide, frozenset({0}))
             within.beside = self._library.beside
-            within.beside[turn] = within.careful(one, turn)
+            within.beside[turn] = within.function(one, turn)
         return loop_function(callee, shared, turn, *kind)
 
     def _argument(self, number: int) -> tuple[int, int]:

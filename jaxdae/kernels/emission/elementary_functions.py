@@ -25,7 +25,6 @@ _LIMITED: dict[str, Limited] = {
     BOTH: trigonometric.SINCOS,
     **{name: x.vector for name, x in OPERATIONS.items() if isinstance(x.vector, Limited)},
 }
-LIMITED = tuple(_LIMITED)
 # Longer functions are called; shorter ones may become part of what calls them.
 _LONG = 60
 
@@ -46,43 +45,9 @@ def function(name: str, width: int, dtype: Any) -> tuple[Definition, ...]:
     return guarded, *_far_functions(name, width, dtype), *_LIMITED[name].constants
 
 
-@cache
-def near_function(name: str, width: int, dtype: Any) -> Definition:
-    """Definition of `@near_NAME`, one of `LIMITED`, which is wrong where arguments are too large.
-
-    Elsewhere it returns what `@vector_NAME` does.
-    """
-    one = _LIMITED[name]
-    return _definition(Writer(width, dtype), f"near_{name}", _arguments(name), one)
-
-
 def call(name: str, *arguments: Number) -> list[Number]:
     """Write a call of `@vector_NAME`: two results of `sincos`, else one."""
     return _called(f"vector_{name}", arguments, _results(name))
-
-
-def near_call(name: str, *arguments: Number) -> tuple[list[Number], Number]:
-    """Write a call of `@near_NAME`: its results, and how far its arguments are.
-
-    `is_far` tells of the `farthest` whether any of the results is wrong.
-    """
-    return _called(f"near_{name}", arguments, _results(name)), _LIMITED[name].size(*arguments)
-
-
-def farthest(w: Writer, sizes: Sequence[Number]) -> Number:
-    """The largest of how far arguments are. NaN is not far, and does not hide what is.
-
-    Arguments that are made of wrong results may well be NaN.
-    """
-    largest = Number(w, w.number(0.0))
-    for size in sizes:
-        largest = (size > largest).choose(size, largest)
-    return largest
-
-
-def is_far(size: Number) -> Condition:
-    """Whether results of near functions are wrong in any entry."""
-    return _too_large(size).anywhere()
 
 
 def _too_large(size: Number) -> Condition:

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.graph.expressions import CALL, CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.graph.operations import OPERATIONS
@@ -22,7 +20,6 @@ def emit(
     program: ScalarProgram,
     inputs: Callable[[int], str],
     calls: Any = None,
-    far: list[Number] | None = None,
 ) -> list[Any]:
     """Write the instructions of a program; registers or constants of all outputs.
 
@@ -33,10 +30,8 @@ def emit(
         calls: writes calls of other programs, `write(node, callee, arguments, register)`, and reads
             their results, `result(node, number)`; `written` are positions of outputs that come to
             where they are wanted by themselves, for which nothing is returned.
-        far: gets how far arguments of functions are, which are wrong where these are too large.
-            Without it functions see to that themselves.
     """
-    return _Emission(writer, program, inputs, calls, far).write()
+    return _Emission(writer, program, inputs, calls).write()
 
 
 class Term(NamedTuple):
@@ -81,8 +76,8 @@ def fused_terms(graph: Graph, needed: list[int], outputs) -> dict[int, Term]:
 
 
 class _Emission:
-    def __init__(self, writer: Writer, program: ScalarProgram, inputs, calls, far):
-        self._w, self._inputs, self._calls, self._far = writer, inputs, calls, far
+    def __init__(self, writer: Writer, program: ScalarProgram, inputs, calls):
+        self._w, self._inputs, self._calls = writer, inputs, calls
         self._graph, self._outputs = program.graph, program.outputs
         self._needed = self._graph.needed(self._outputs)
         self._angles = angles_of_both(self._graph, self._needed)
@@ -123,28 +118,19 @@ class _Emission:
     def _computed(self, node: int, operation: str, arguments) -> Register:
         if operation in _OF_BOTH and arguments[0] in self._angles:
             return self._of_both(arguments[0])[_OF_BOTH.index(operation)]
-        if _is_marked(self._graph, operation, arguments):
-            # By sums, which processors have more room for than for comparisons and choices.
-            x = self._register(arguments[1])
-            return x - (x - x)
         if node in self._terms:
             return self._sum(operation, self._terms[node])
         registers = [self._register(x) for x in arguments]
         row = OPERATIONS[operation]
-        return self._function(operation, registers)[0] if row.function else row.vector(*registers)
+        if row.function:
+            return elementary_functions.call(operation, *registers)[0]
+        return row.vector(*registers)
 
     def _of_both(self, angle: int) -> list[Number]:
         if angle not in self._pairs:
-            both = self._function(elementary_functions.BOTH, [self._register(angle)])
+            both = elementary_functions.call(elementary_functions.BOTH, self._register(angle))
             self._pairs[angle] = both
         return self._pairs[angle]
-
-    def _function(self, name: str, arguments: list[Number]) -> list[Number]:
-        if self._far is None or name not in elementary_functions.LIMITED:
-            return elementary_functions.call(name, *arguments)
-        results, far = elementary_functions.near_call(name, *arguments)
-        self._far.append(far)
-        return results
 
     def _sum(self, operation: str, term: Term) -> Number:
         """A sum or difference of which one part is a product."""
@@ -177,13 +163,3 @@ def angles_of_both(graph: Graph, needed: list[int]) -> set[int]:
         for name in _OF_BOTH
     )
     return sines & cosines
-
-
-def _is_marked(graph: Graph, operation: str, arguments) -> bool:
-    """Whether a node is a number where that is finite, else NaN."""
-    if operation != "select":
-        return False
-    condition, yes, no = arguments
-    asked = graph.nodes[condition]
-    other = graph.value(no)
-    return asked == ("is_finite", (yes,)) and other is not None and bool(np.isnan(other))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,14 +28,17 @@ def product_name(product: Product, shared: tuple[bool, ...]) -> str:
 
 
 def product_function(
-    product: Product, shared: tuple[bool, ...], width: int, dtype: Any
+    product: Product, shared: tuple[bool, ...], width: int, dtype: Any, register_width: int
 ) -> Definition:
     """The function `@name(pointer to A, pointer to B, pointer to C)`.
 
     Factors are numbers that all lanes share, or vectors, of which each entry is a lane's own.
     """
-    w = _ProductWriter(product, shared, width, dtype)
-    w.write()
+    if product.shape[0] == 1 and product.right.column == 1 and not any(shared):
+        w: Writer = _row_times_matrix(product, width, dtype, register_width)
+    else:
+        w = _ProductWriter(product, shared, width, dtype)
+        w.write()
     return w.define(product_name(product, shared), _PARAMETERS, attributes="noinline ")
 
 
@@ -46,52 +49,6 @@ def product_onto(rank: Rank, width: int, dtype: Any) -> Definition:
     w = _ProductWriter(product, (False, False), width, dtype, onto=True)
     w.write()
     return w.define(f"{product.name}_onto", _PARAMETERS, attributes="noinline ")
-
-
-def padded(size: int, wide: int) -> int:
-    """An integer of vectors that hold so many numbers, in numbers."""
-    return -(-size // wide) * wide
-
-
-class Total(NamedTuple):
-    """A sum of products over all lanes, in rows of full vectors.
-
-    Args:
-        rank: shapes.
-        lanes: their number.
-        wide: numbers of a vector register.
-    """
-
-    rank: Rank
-    lanes: int
-    wide: int
-
-    @property
-    def name(self) -> str:
-        """Of its function."""
-        return f"total_{self.rank.rows}_{self.rank.terms}_{self.rank.columns}"
-
-    @property
-    def size(self) -> int:
-        """Numbers of the sum."""
-        return self.rank.rows * padded(self.rank.columns, self.wide)
-
-    @property
-    def turned(self) -> int:
-        """Numbers of the right factor, lane by lane."""
-        return self.rank.terms * self.lanes * padded(self.rank.columns, self.wide)
-
-
-def total_function(total: Total, dtype: Any) -> Definition:
-    """The function `@name(pointer to A^T, pointer to B, room, pointer to C)`.
-
-    It adds to the numbers `C` the products `A B` of all lanes. `B` is written into the room with
-    lanes for rows; then `C` is a product of long matrices of numbers.
-    """
-    w = _TotalWriter(total, dtype)
-    w.write()
-    parameters = "ptr noalias %a, ptr noalias %right, ptr noalias %b, ptr noalias %c"
-    return w.define(total.name, parameters, attributes="noinline ")
 
 
 class _ProductWriter(Writer):
@@ -173,51 +130,6 @@ class _ProductWriter(Writer):
         return self.repeated(self.load(self.scalar, self.place(self.scalar, f"%{factor}", index)))
 
 
-class _TotalWriter(_ProductWriter):
-    """Products of all lanes, of which each is one more term: vectors are along the columns."""
-
-    def __init__(self, total: Total, dtype):
-        self._total = total
-        rows, terms, columns = total.rank.rows, total.rank.terms, total.rank.columns
-        self._columns = padded(columns, total.wide) // total.wide
-        shape = (rows, terms * total.lanes, self._columns)
-        product = Product(shape, MatrixLayout(1, rows), MatrixLayout(self._columns, 1))
-        super().__init__(product, (True, False), total.wide, dtype, onto=True)
-
-    def write(self) -> None:
-        """First the right factor, lane by lane, then the product."""
-        self._turn()
-        super().write()
-
-    def _turn(self) -> None:
-        """Write the right factor into its room."""
-        rank, lanes, wide = self._total.rank, self._total.lanes, self._columns * self.width
-        kind = f"<{lanes} x {self.scalar}>"
-        for rows, _ in self._parts(rank.terms, 1):
-            with rows as p:
-                for columns, _ in self._parts(rank.columns, 1):
-                    with columns as j:
-                        source = self._at(p, j, MatrixLayout(rank.columns, 1))
-                        entries = self.load(kind, self.place(kind, "%right", source))
-                        first = self._at(p, j, MatrixLayout(lanes * wide, 1))
-                        for lane in range(lanes):
-                            entry = f"extractelement {kind} {entries}, i32 {lane}"
-                            target = self.place(self.scalar, "%b", self._plus(first, lane * wide))
-                            self.store(self.scalar, self.put(self.scalar, entry), target)
-
-    def _read(self, factor: str, i: str, j: str) -> str:
-        if factor == "b":
-            return super()._read(factor, i, j)
-        # Number `(term rows + i) lanes + lane`, for term and lane in one.
-        rows, lanes = self._product.shape[0], self._total.lanes
-        term = self.put("i64", f"udiv i64 {j}, {lanes}")
-        before = self.put("i64", f"mul i64 {term}, {(rows - 1) * lanes}")
-        row = self.put("i64", f"mul i64 {i}, {lanes}")
-        start = self.put("i64", f"add i64 {before}, {row}")
-        place = self.place(self.scalar, "%a", self.put("i64", f"add i64 {start}, {j}"))
-        return self.repeated(self.load(self.scalar, place))
-
-
 # What is done for each entry.
 
 
@@ -262,9 +174,13 @@ class EntryWriter(Writer):
         place = pointer if kind == "one" else self._place(pointer, self.scalar)
         return self.repeated(self.load(self.scalar, place))
 
-    def write(self, pointer: str, value: Any) -> None:
+    def write_at(self, pointer: str, value: Any) -> None:
         """Store what this turn gives."""
         self.store(self.vector, value, self._place(pointer, self._entry), self.bits // 8)
+
+    def number_at(self, pointer: str, index: Any) -> str:
+        """Place of one of several numbers of every lane."""
+        return self.place(self._entry, pointer, index)
 
     def _place(self, pointer: str, kind: str) -> str:
         return self.place(kind, pointer, self._index)
@@ -284,13 +200,31 @@ def map_function(
 
     def entry() -> None:
         registers = (Number(w, w.read(f"%a{i}_", kind)) for i, kind in enumerate(kinds))
-        w.write("%r_", OPERATIONS[one.operation].vector(*registers))
+        w.write_at("%r_", OPERATIONS[one.operation].vector(*registers))
 
     w.for_each("%count", entry)
     parameters = "".join(f"ptr noalias %a{i}_, " for i in range(len(kinds)))
     return w.define(
         map_name(one, shared), f"{parameters}ptr noalias %r_, i64 %count", attributes="noinline "
     )
+
+
+def _row_times_matrix(product: Product, width: int, dtype: Any, register_width: int) -> EntryWriter:
+    """The product of a row and a matrix by rows: entries side by side are sums side by side."""
+    (_, terms, _), rows = product.shape, product.right.row
+    w = EntryWriter(width, dtype, register_width)
+
+    def entry() -> None:
+        with w.turns(0, terms) as turns:
+            total = turns.carried(w.vector, "zeroinitializer")
+            factor = w.number_at("%a", turns.index)
+            row = w.number_at("%b", w.put("i64", f"mul i64 {turns.index}, {rows}"))
+            following = w.product_and_sum(w.read(factor, "one"), w.read(row, "every"), total)
+            turns.hand_on(total, following)
+        w.write_at("%c", total)
+
+    w.for_each(product.shape[2], entry)
+    return w
 
 
 # Turns of one program.

@@ -1,4 +1,4 @@
-"""Calls on arrays in memory: products of dense matrices, and operations on many numbers."""
+"""Calls on arrays in memory: products and factors of dense matrices, operations on many numbers."""
 
 from typing import NamedTuple
 
@@ -15,6 +15,9 @@ LARGE = 256
 # Entries of a product from which on it is a call, however short its sums are: those of two vectors
 # are added up over the stages of a step.
 OUTER = 96
+# Entries of a matrix in memory from which on a row times it is a call in steps of implicit methods:
+# columns of factors are gone through by whole registers.
+_FACTORS = 49
 
 
 class MatrixLayout(NamedTuple):
@@ -65,7 +68,14 @@ def product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     work = m * k * n
     long = large.size >= LARGE and work >= max(_FEWEST, 0 if lies[0] else 4 * small.size)
     worth = (long and lies[1]) or (all(lies) and m * n >= OUTER)
-    return called(graph, a, b) if worth else None
+    of_row = graph.open_ended and m == 1 and b.size >= _FACTORS and _lies_by_rows(graph, b)
+    return called(graph, a, b) if worth or of_row else None
+
+
+def _lies_by_rows(graph: Graph, nodes: np.ndarray) -> bool:
+    """Whether a matrix is in memory row by row, and no constant."""
+    flat = nodes.ravel().tolist()
+    return graph.nodes[flat[0]].operation != CONSTANT and are_consecutive(graph, flat)
 
 
 def called(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -118,6 +128,31 @@ def are_consecutive(graph: Graph, nodes) -> bool:
         follows = graph.nodes[last] == (operation, (*source, start + len(nodes) - 1))
         return follows and np.array_equal(nodes, np.arange(first, last + 1))
     return all(graph.nodes[x] == (operation, (*source, start + i)) for i, x in enumerate(nodes))
+
+
+class Factorization(NamedTuple):
+    """Transposed factors `F^T` and `G^T` with `A^-1 = G F`, by LU decomposition with pivots.
+
+    Called with the entries of `A` by rows. A complex matrix `A + i B` is given as two, and stands
+    for `[[A, -B], [B, A]]`, of which the factors are.
+
+    Args:
+        size: rows of the matrix.
+        parts: 1 for real matrices, 2 for complex ones.
+    """
+
+    size: int
+    parts: int
+
+    @property
+    def name(self) -> str:
+        """Of its function."""
+        return f"factors_{self.size}_{self.parts}"
+
+    @property
+    def results(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes of what a call gives."""
+        return [jax.ShapeDtypeStruct((self.parts * self.size,) * 2, np.float64)] * 2
 
 
 # Operations on each of many numbers, such as those of a layer of a network.

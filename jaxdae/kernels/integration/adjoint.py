@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple
 
-from jaxdae.kernels.emission.loops import padded, product_onto, Total, total_function
+from jaxdae.kernels.emission.loops import product_onto
 from jaxdae.kernels.integration.initial_value import adjoint_programs
 from jaxdae.kernels.integration.steps import LaneInputs, read_time, StepSizeControl
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
@@ -82,8 +82,8 @@ class _Adjoint:
         self.members = lanes.counters()
         _, pieces = adjoint_programs(problem, active, run.saving.times)
         self.cotangents = [
-            (_Totals if one else _Cotangent)(
-                lanes, x, Buffer(lanes, lanes.results, i, x.result.size, 1 if one else rank, 1)
+            _Cotangent(
+                lanes, x, Buffer(lanes, lanes.results, i, x.result.size, 1 if one else rank, 1), one
             )
             for i, (x, one) in enumerate(zip(pieces, (False, *summed), strict=True))
         ]
@@ -171,8 +171,7 @@ class _Adjoint:
             *(array for one in self.cotangents for array in one.step),
         )  # fmt: skip
         for one in self.cotangents:
-            totals = isinstance(one, _Totals)
-            one.keep(wanted & self.inside if totals else wanted)
+            one.keep(wanted & self.inside if one.summed else wanted)
         if done is not None:
             # What a step adds to lanes that are done is nothing, whatever their equations give.
             with lanes.loop(lanes.width) as lane, lanes.if_then(done(lane)):
@@ -480,23 +479,22 @@ class _FactorPair(NamedTuple):
 
 
 class _Cotangent:
-    """The cotangent of one argument, for each lane; steps add `pieces` to it."""
+    """The cotangent of one argument, for each lane; steps add `pieces` to it.
 
-    def __init__(self, lanes: Lanes, pieces: Pieces, out: Buffer):
-        self.lanes, self.pieces, self.out = lanes, pieces, out
+    Where it is `summed` over the lanes of a block, each block writes one row.
+    """
+
+    def __init__(self, lanes: Lanes, pieces: Pieces, out: Buffer, summed: bool):
+        self.lanes, self.pieces, self.out, self.summed = lanes, pieces, out, summed
         sizes = [math.prod(x) for x in pieces.shapes]
         # What one step gives.
         self.step = [lanes.array(x) for x in sizes]
         self._sizes = sizes
-        self._rest = sizes[0] if pieces.rest else 0
         factors = iter(self.step[1:] if pieces.rest else self.step)
         self._products = [_FactorPair(x, next(factors), next(factors)) for x in pieces.ranks]
         # Functions that add the products.
         self.definitions: list[Definition] = []
-        self._reserve()
-
-    def _reserve(self) -> None:
-        self.array = self.lanes.array(self.pieces.result.size)
+        self.array = lanes.array(pieces.result.size)
 
     def keep(self, wanted) -> None:
         """Make nothing of what the step gives in all other lanes."""
@@ -533,63 +531,11 @@ class _Cotangent:
 
     def store(self, lane, member) -> None:
         """Write that of a lane as that of a member."""
-        self.out.store(self.pieces.result.size, self.array, lane, member)
+        if not self.summed:
+            self.out.store(self.pieces.result.size, self.array, lane, member)
 
     def store_block(self, block) -> None:
-        """Write what belongs to a block of members."""
-
-
-class _Totals(_Cotangent):
-    """The cotangent of an argument that all members share, summed over the lanes of a block.
-
-    Where all weights of a network are one argument, that of each member would fill the memory.
-    """
-
-    def _reserve(self) -> None:
-        lanes, wide = self.lanes, self.lanes.register_width
-        self.array = lanes.array(self._rest)
-        self._sums = [Total(x, lanes.width, wide) for x in self.pieces.ranks]
-        self._rooms = [
-            (lanes.array(-(-x.turned // lanes.width)), lanes.array(-(-x.size // lanes.width)))
-            for x in self._sums
-        ]
-
-    def clear(self) -> None:
-        lanes = self.lanes
-        lanes.clear(self._rest, self.array)
-        for one, (_, sums) in zip(self._sums, self._rooms, strict=True):
-            lanes.clear(-(-one.size // lanes.width), sums)
-
-    def add(self) -> None:
-        lanes = self.lanes
-        if self._rest:
-            lanes.add(self._rest, self.step[0], self.array)
-        parts = zip(self._products, self._sums, self._rooms, strict=True)
-        for one, total, (turned, sums) in parts:
-            self.definitions.append(total_function(total, lanes.dtype))
-            lanes.call(total.name, one.left, one.right, turned, sums)
-
-    def spoil(self) -> None:
-        lanes = self.lanes
-        rooms = zip(self._sums, self._rooms, strict=True)
-        sums = [(-(-one.size // lanes.width), room) for one, (_, room) in rooms]
-        for size, array in [(self._rest, self.array), *sums]:
-            lanes.clear(size, array, math.nan)
-
-    def store(self, lane, member) -> None:
-        pass
-
-    def store_block(self, block) -> None:
-        lanes, at = self.lanes, 0
-        for start, stop in self.pieces.rest:
-            with lanes.loop(stop - start) as i:
-                total = lanes.total(self.array, i + at)
-                self.out.write(total, block, i + start)
-            at += stop - start
-        for rank, (_, sums) in zip(self.pieces.ranks, self._rooms, strict=True):
-            columns = padded(rank.columns, lanes.register_width)
-            with lanes.loop(rank.rows) as i, lanes.loop(rank.columns) as j:
-                source = i * columns + j
-                target = i * rank.columns + (j + rank.start)
-                place = lanes.place(lanes.scalar, sums, source)
-                self.out.write(lanes.read(place), block, target)
+        """Write the sum over a block of members."""
+        if self.summed:
+            with self.lanes.loop(self.pieces.result.size) as i:
+                self.out.write(self.lanes.total(self.array, i), block, i)

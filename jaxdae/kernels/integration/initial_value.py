@@ -14,15 +14,13 @@ from jaxdae.derivatives.primitives import replaced
 from jaxdae.derivatives.user_rules import OwnRule
 from jaxdae.kernels.graph.array_calls import LARGE
 from jaxdae.kernels.integration.arguments import StepCounts
+from jaxdae.kernels.tracing.invariants import split_invariants
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
-from jaxdae.kernels.tracing.rewriting import regrouped, split_invariants
 from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram
 from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOperationError
 
 # States of up to this many numbers are kept in registers.
 _IN_REGISTERS = 8
-# Programs of more numbers are those of large networks: regrouping takes long and wins nothing.
-_MOST_REGROUPED = 20_000
 # Of states with their derivatives. A kernel keeps some fifty arrays of them on the stack: at eight
 # lanes of eight bytes this many take 3.5 MB of the usual 8.
 _MOST_STATES = 1024
@@ -279,9 +277,7 @@ class InitialValueProblem:
             shapes = self.shapes(*kinds)
             traced = scalarize(function, *shapes, varying=varying, loops=True, signed=signed)
             program, pieces = factored(traced)
-            few = sum(x.size for x in program.inputs) < _MOST_REGROUPED
-            shared = regrouped(program) if few and self.dtype == np.float64 else program
-            first, rest = split_invariants(shared, varying)
+            first, rest = split_invariants(program, varying)
             numbers = tuple(range(len(self.parameters)))
             return _Parted(
                 Subprogram(f"prepare_{name}", first, parameters=numbers),

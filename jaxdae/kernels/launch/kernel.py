@@ -11,14 +11,12 @@ from jax.interpreters import ad
 
 from jaxdae.derivatives.functions import evaluate, Function
 from jaxdae.derivatives.primitives import (
-    along_new_axis,
     Axes,
     moving,
     primitive,
     pushed,
     replaced,
     results,
-    stacked,
     summed,
     varying_together,
 )
@@ -58,34 +56,29 @@ class _Kernel:
         axes = Axes((), (False,) * len(arguments))
         return _call.bind(*varying_together(arguments), kernel=self, axes=axes)
 
-    def tangent(self, by: tuple[int, ...], count: int | None) -> "_Kernel | Function":
-        """The kernel of the derivative by some arguments along one direction, or along several.
+    def tangent(self, by: tuple[int, ...]) -> "_Kernel | Function":
+        """The kernel of the derivative by some arguments along one direction.
 
-        It takes all arguments and then the directions; several have a leading axis of `count`.
+        It takes all arguments and then the direction.
         """
 
         def function(*arguments):
             primals, moves = arguments[: len(self.shapes)], arguments[len(self.shapes) :]
             varied, points = self._varied(primals, by)
-            push = lambda *moves: jax.jvp(varied, points, moves)[1]  # noqa: E731
-            return push(*moves) if count is None else jax.vmap(push)(*moves)
+            return jax.jvp(varied, points, moves)[1]
 
-        return self._derived(("tangent", by, count), function, [self.shapes[i] for i in by], count)
+        return self._derived(("tangent", by), function, [self.shapes[i] for i in by])
 
-    def cotangent(
-        self, by: tuple[int, ...], of: tuple[int, ...], count: int | None
-    ) -> "_Kernel | Function":
+    def cotangent(self, by: tuple[int, ...], of: tuple[int, ...]) -> "_Kernel | Function":
         """The transpose of `tangent`, of some of the results."""
 
         def function(*arguments):
             primals, bars = arguments[: len(self.shapes)], arguments[len(self.shapes) :]
             varied, points = self._varied(primals, by)
-            pull = jax.vjp(lambda *x: tuple(varied(*x)[i] for i in of), *points)[1]
-            turned = lambda *bars: pull(bars)  # noqa: E731
-            return turned(*bars) if count is None else jax.vmap(turned)(*bars)
+            return jax.vjp(lambda *x: tuple(varied(*x)[i] for i in of), *points)[1](bars)
 
         more = [self.program.results[i] for i in of]
-        return self._derived(("cotangent", by, of, count), function, more, count)
+        return self._derived(("cotangent", by, of), function, more)
 
     def _varied(self, primals, by):
         def varied(*some):
@@ -93,11 +86,9 @@ class _Kernel:
 
         return varied, tuple(primals[i] for i in by)
 
-    def _derived(self, key, function, more, count) -> "_Kernel | Function":
+    def _derived(self, key, function, more) -> "_Kernel | Function":
         if key not in self._derivatives:
-            lead = () if count is None else (count,)
-            shapes = [jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) for x in more]
-            self._derivatives[key] = self._made(function, (*self.shapes, *shapes))
+            self._derivatives[key] = self._made(function, (*self.shapes, *more))
         return self._derivatives[key]
 
     def _made(self, function, shapes) -> "_Kernel | Function":
@@ -191,25 +182,21 @@ def _jvp(primals, tangents, *, kernel: _Kernel, axes: Axes):
         return result, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in result]
     more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
     moves = (tangents[i] for i in by)
-    return result, _along.bind(*primals, *moves, kernel=kernel, axes=more, by=by, count=None)
+    return result, _along.bind(*primals, *moves, kernel=kernel, axes=more, by=by)
 
 
 ad.primitive_jvps[_call] = _jvp
 
-# Its derivative along directions: linear in them.
-
-# Directions that one kernel follows; the values of the function are computed once for all of them.
-_DIRECTIONS = 16
+# Its derivative along a direction: linear in it.
 
 
-def _along_shapes(*arguments, kernel: _Kernel, axes: Axes, by, count):
+def _along_shapes(*arguments, kernel: _Kernel, axes: Axes, by):
     del by
-    lead = (*axes.shape, *(() if count is None else (count,)))
-    return results([(*lead, *x.shape) for x in kernel.program.results], kernel.dtype, arguments)
+    return _shapes(*arguments, kernel=kernel, axes=axes)
 
 
-def _by_kernel(*arguments, kernel: _Kernel, axes: Axes, by, count):
-    return _value(kernel.tangent(by, count), arguments, axes)
+def _by_kernel(*arguments, kernel: _Kernel, axes: Axes, by):
+    return _value(kernel.tangent(by), arguments, axes)
 
 
 def _value(derivative: _Kernel | Function, arguments, axes: Axes) -> list:
@@ -218,39 +205,16 @@ def _value(derivative: _Kernel | Function, arguments, axes: Axes) -> list:
     return _call.bind(*arguments, kernel=derivative, axes=axes)
 
 
-def _along_batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes, by, count):
-    primal_count = len(kernel.shapes)
-    size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
-    same = all(a is None for a in axes_in[:primal_count])
-    if not same or count is not None or size > _DIRECTIONS:
-        return along_new_axis(
-            _along, arguments, axes_in, axes=axes, kernel=kernel, by=by, count=count
-        )
-    moves = [
-        stacked(x, a, axes.rank if has else 0, size)
-        for x, a, has in zip(
-            arguments[primal_count:],
-            axes_in[primal_count:],
-            axes.batched[primal_count:],
-            strict=True,
-        )
-    ]
-    result = _along.bind(
-        *arguments[:primal_count], *moves, kernel=kernel, axes=axes, by=by, count=size
-    )
-    return result, [axes.rank] * len(result)
-
-
 def _along_jvp(primals, tangents, **parameters):
     return pushed(lambda *x: _by_kernel(*x, **parameters), primals, tangents)
 
 
-def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by, count):
+def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by):
     primal_count = len(kernel.shapes)
     of = moving(bars)
     more = Axes(axes.shape, (*axes.batched[:primal_count], *(True for _ in of)))
     operands = (*arguments[:primal_count], *(bars[i] for i in of))
-    entries = _value(kernel.cotangent(by, of, count), operands, more)
+    entries = _value(kernel.cotangent(by, of), operands, more)
     # What nothing depends on has no derivative, also where that of the function is not finite.
     within = lambda x: tuple(range(axes.rank, x.ndim))  # noqa: E731
     wanted = reduce(jnp.logical_or, (jnp.any(bars[i] != 0, within(bars[i])) for i in of))
@@ -262,9 +226,7 @@ def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by, count):
     return [None] * primal_count + [summed(x, has, axes) for x, has in moves]
 
 
-_along = primitive(
-    "native_kernel_tangents", _along_shapes, computed=_by_kernel, batched=_along_batched
-)
+_along = primitive("native_kernel_tangents", _along_shapes, computed=_by_kernel)
 ad.primitive_jvps[_along] = _along_jvp
 ad.primitive_transposes[_along] = _along_transposed
 

@@ -21,6 +21,11 @@ _LOCK = threading.Lock()
 # Levels of optimization of the target and of the passes before it, by whether code is to be made
 # quickly. They are part of the key of what is on disk.
 _LEVELS = {False: (3, 2), True: (0, 0)}
+# Of longer modules with steps of implicit methods, of single members, most passes take seconds and
+# win a few per cent at most; explicit methods and vectors of members need them.
+_MOST_LINES = 6000
+_OF_IMPLICIT_STEPS = ("@factors_", "<1 x ")
+_FEW = ("always_inliner", "sroa", "simplify_cfg", "instruction_combine", "loop_rotate")
 # Functions of the C library that kernels call.
 _WANTED = (
     "malloc", "free", "pthread_create", "pthread_join", "pthread_attr_init",
@@ -187,8 +192,15 @@ def _compiled(text: str) -> bytes:
         ) from error
     module.triple = llvm.get_process_triple()
     options = llvm.create_pipeline_tuning_options(speed_level=_levels()[1])
-    passes = llvm.create_pass_builder(target, options)
-    passes.getModulePassManager().run(module, passes)
+    builder = llvm.create_pass_builder(target, options)
+    implicit = all(x in text for x in _OF_IMPLICIT_STEPS)
+    if implicit and text.count("\n") > _MOST_LINES and not quickly():
+        passes = llvm.create_new_module_pass_manager()
+        for name in _FEW:
+            getattr(passes, f"add_{name}_pass")()
+    else:
+        passes = builder.getModulePassManager()
+    passes.run(module, builder)
     return target.emit_object(module)
 
 

@@ -5,10 +5,11 @@ from functools import partial
 
 import numpy as np
 
+from jaxdae.kernels.graph.array_calls import Factorization
 from jaxdae.kernels.graph.elimination import inverse_factors, solve_saddle_point, solve_symmetric
 from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.tracing.arrays import as_symbols, Refusal, Symbols, Value
-from jaxdae.linalg.lu import COMPLEX_FACTORS, FACTORS, MOST_PIVOTED
+from jaxdae.kernels.tracing.arrays import as_symbols, COMPLEX, Refusal, Symbols, Value
+from jaxdae.linalg.lu import COMPLEX_FACTORS, FACTORS, MOST_PIVOTED, PIVOTED_FACTORS
 from jaxdae.linalg.positive_definite import POSITIVE_DEFINITE
 from jaxdae.linalg.saddle_point import SADDLE_POINT
 from jaxdae.linalg.solve_primitive import BatchAxes
@@ -158,84 +159,6 @@ def _exchange(s: _Scalars, chosen: int, k: int, i: int, table) -> None:
     table[k], table[i] = s.swapped(here, table[k], table[i])
 
 
-class _Complex:
-    """Arithmetic on pairs of nodes, real and imaginary parts."""
-
-    def __init__(self, s: _Scalars):
-        self.s = s
-
-    def times(self, a, b):
-        """`a b`."""
-        apply = self.s.apply
-        real = apply("sub", apply("mul", a[0], b[0]), apply("mul", a[1], b[1]))
-        return real, apply("add", apply("mul", a[0], b[1]), apply("mul", a[1], b[0]))
-
-    def less(self, a, b, c):
-        """`a - b c`."""
-        product = self.times(b, c)
-        return tuple(self.s.apply("sub", x, y) for x, y in zip(a, product, strict=True))
-
-    def inverse(self, a):
-        """`1 / a`."""
-        apply = self.s.apply
-        size = apply("add", apply("mul", a[0], a[0]), apply("mul", a[1], a[1]))
-        scale = apply("div", self.s.one, size)
-        return apply("mul", a[0], scale), apply("neg", apply("mul", a[1], scale))
-
-    def is_zero(self, a) -> bool:
-        """Whether it is zero by structure."""
-        return self.s.is_zero(a[0]) and self.s.is_zero(a[1])
-
-
-def _complex_factors(graph: Graph, real, imaginary, *_):
-    """`L^-1 P` and `U^-1` of a complex matrix, its parts apart, with pivots."""
-    s, n = _Scalars(graph), len(real)
-    if n > MOST_PIVOTED:
-        raise Refusal(f"its pivots depend on the inputs, and it has more than {MOST_PIVOTED}")
-    c, at = _Complex(s), lambda rows, i, j: (int(rows[0][i, j]), int(rows[1][i, j]))
-    one = np.where(np.eye(n, dtype=bool), s.one, s.zero)
-    none = np.full((n, n), s.zero)
-    table, lower, upper = [[x.copy() for x in y] for y in ((real, imaginary), *[(one, none)] * 2)]
-    inverses = []
-
-    def put(rows, i, j, value) -> None:
-        rows[0][i, j], rows[1][i, j] = value
-
-    for k in range(n):
-        column = [at(table, i, k) for i in range(k, n)]
-        sizes = [s.apply("add", *(s.apply("abs", x) for x in pair)) for pair in column]
-        candidates = [i for i in range(k, n) if not c.is_zero(column[i - k])] or [k]
-        chosen, best = s.graph.constant(float(candidates[0])), sizes[candidates[0] - k]
-        for i in candidates[1:]:
-            larger = s.apply("lt", best, sizes[i - k])
-            chosen = s.apply("select", larger, s.graph.constant(float(i)), chosen)
-            best = s.apply("select", larger, sizes[i - k], best)
-        for i in candidates:
-            if i > k:
-                # What stands left of the column is not asked for again.
-                for part in (*(x[:, k:] for x in table), *lower):
-                    _exchange(s, chosen, k, i, part)
-        inverses.append(c.inverse(at(table, k, k)))
-        for i in range(k + 1, n):
-            if c.is_zero(at(table, i, k)):
-                continue
-            factor = c.times(at(table, i, k), inverses[k])
-            for rows, first in ((table, k + 1), (lower, 0)):
-                for j in range(first, n):
-                    if not c.is_zero(at(rows, k, j)):
-                        put(rows, i, j, c.less(at(rows, i, j), factor, at(rows, k, j)))
-    for j in range(n):
-        put(upper, j, j, inverses[j])
-        for i in reversed(range(j)):
-            total = s.zero, s.zero
-            for k in range(i + 1, j + 1):
-                if not (c.is_zero(at(table, i, k)) or c.is_zero(at(upper, k, j))):
-                    total = c.less(total, at(table, i, k), at(upper, k, j))
-            if not c.is_zero(total):
-                put(upper, i, j, c.times(total, inverses[i]))
-    return [*lower, *upper]
-
-
 def _permutation(graph: Graph, pivots, *, permutation_size):
     """The order of rows that a sequence of exchanges leads to."""
     s = _Scalars(graph)
@@ -335,6 +258,27 @@ def _of_systems(solve: Callable) -> Callable:
     return rule
 
 
+def _factors(graph: Graph, *arguments, parts: int):
+    """Factors of a matrix, real or complex, as one call; of a real one written out without any."""
+    matrices, n = arguments[:parts], len(arguments[0])
+    if graph.loops and graph.dtype is not None:
+        given = tuple(tuple(x.ravel().tolist()) for x in matrices)
+        return [x.T for x in graph.call(Factorization(n, parts), given)]
+    if parts > 1:
+        raise Refusal(COMPLEX)
+    if n > MOST_PIVOTED:
+        raise Refusal(f"its pivots depend on the inputs, and it has more than {MOST_PIVOTED}")
+    factors, _, order = _pivoted(graph, matrices[0])
+    eye = [[graph.apply("eq", int(i), graph.constant(float(j))) for j in range(n)] for i in order]
+    one, zero = graph.constant(1.0), graph.constant(0.0)
+    rows = np.array([[graph.apply("select", x, one, zero) for x in row] for row in eye], np.int32)
+    same = np.where(np.eye(n, dtype=bool), one, zero)
+    kind = {"left_side": True, "transpose_a": False}
+    lower = _triangular_solve(graph, factors, rows, lower=True, unit_diagonal=True, **kind)
+    upper = _triangular_solve(graph, factors, same, lower=False, unit_diagonal=False, **kind)
+    return [*lower, *upper]
+
+
 def _with_batch(batch: BatchAxes, number: int, nodes: np.ndarray) -> np.ndarray:
     """An argument for each system of a batch."""
     core, present = batch.core(number, nodes.shape), batch.present[number]
@@ -361,6 +305,7 @@ ITERATIVE = dict.fromkeys(
 SOLVES: dict[str, Callable] = {
     POSITIVE_DEFINITE: _of_systems(solve_symmetric),
     SADDLE_POINT: _of_systems(solve_saddle_point),
-    COMPLEX_FACTORS: _of_systems(_complex_factors),
+    COMPLEX_FACTORS: _of_systems(partial(_factors, parts=2)),
+    PIVOTED_FACTORS: _of_systems(partial(_factors, parts=1)),
     FACTORS: _of_systems(lambda graph, matrix, added, *_: inverse_factors(graph, matrix, added)),
 }

@@ -306,7 +306,10 @@ def _turned(
             return [refused] * len(starts)
         if widened is not None:
             ends = (as_symbols(turn.graph, x).bounds for x in after[:-1])
-            starts = [widened(x, y) for x, y in zip(starts, ends, strict=True)]
+            wider = [widened(x, y) for x, y in zip(starts, ends, strict=True)]
+            if all(x.bounds == y.bounds for x, y in zip(starts, wider, strict=True)):
+                break
+            starts = wider
     loop = turn.open_loop(after)
     results = graph.call(loop, tuple(chain(*turn.arguments)))
     return [restored(graph, x, y) for x, y in zip(results, starts, strict=False)]

@@ -279,7 +279,7 @@ def _place(equation) -> str | None:
 
 # What NumPy does to the last bit as JAX; each shape of a primitive that JAX does itself is
 # compiled first, which takes longer than all the rest.
-_EXACT = ("add", "sub", "mul", "neg", "max", "min", "lt", "le", "eq", "ne")
+_EXACT = ("add", "sub", "mul", "neg", "abs", "max", "min", "lt", "le", "eq", "ne")
 _OTHERS: dict[str, Callable] = {"add_any": np.add, "gt": np.greater, "ge": np.greater_equal}
 _LOGICAL = ("and", "or", "xor", "not")
 
@@ -317,6 +317,10 @@ def _by_numpy(name: str, params, values):
             return np.asarray(values[0] * values[0])
         if name == "iota":
             return _iota(**params)
+        if name == "stop_gradient":
+            return values[0]
+        if name in ("reduce_or", "reduce_and") and values[0].dtype == np.bool_:
+            return (np.any if name == "reduce_or" else np.all)(values[0], axis=params["axes"])
         if name == "convert_element_type" and _keeps(values[0], params["new_dtype"]):
             return values[0].astype(params["new_dtype"])
         if name == "select_n" and values[0].dtype == np.bool_:

@@ -1,6 +1,5 @@
 """The driver of GPUs: what it is asked, what it answers, and what keeps kernels from running."""
 
-import contextlib
 import ctypes
 import sys
 
@@ -8,7 +7,7 @@ import pytest
 
 from helpers.fake_cuda import CONTEXT, Device, FakeCuda, PROTOTYPES, STREAM
 from jaxdae.kernels.cuda import driver as module, launch
-from jaxdae.kernels.cuda.driver import Context, Driver, DriverError, installed
+from jaxdae.kernels.cuda.driver import Driver, DriverError, installed
 from jaxdae.kernels.cuda.ptx import DeviceKernel
 from jaxdae.kernels.llvm import xla_interface
 
@@ -26,24 +25,6 @@ def test_functions_are_declared_as_they_are_in_the_header():
     for name, kinds in PROTOTYPES.items():
         assert [ctypes.sizeof(x) for x in module.PROTOTYPES[name]] == [sizes[x] for x in kinds]
     assert module.PROTOTYPES.keys() == PROTOTYPES.keys()
-
-
-def test_it_knows_its_version_and_its_devices():
-    old = Device("NVIDIA Tesla P100", (6, 0))
-    _, driver = a_driver(Device(), old, version=12040)
-    assert (driver.version(), driver.devices()) == (12040, [0, 1])
-    assert [driver.name(x) for x in driver.devices()] == ["NVIDIA H100 80GB HBM3", old.name]
-    assert [driver.capability(x) for x in driver.devices()] == [(9, 0), (6, 0)]
-
-
-def test_a_context_is_current_for_as_long_as_it_is_asked_for():
-    cuda, driver = a_driver(Device(), Device())
-    with driver.current(Context(CONTEXT, 0)):
-        assert cuda.current == [CONTEXT]
-    with contextlib.suppress(KeyError), driver.current(Context(CONTEXT + 1, 1)):
-        assert driver.device() == 1
-        raise KeyError
-    assert cuda.current == [CONTEXT]
 
 
 def test_the_compiler_gets_text_that_ends_and_room_for_its_words():

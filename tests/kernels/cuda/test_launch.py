@@ -56,9 +56,7 @@ def test_parameters_are_pointers_dimensions_and_the_number_of_members():
     assert (done.context, done.stream, done.text) == (CONTEXT, 0x2000, KERNEL.ptx)
 
 
-@pytest.mark.parametrize(
-    ("members", "blocks"), [((1, 1), 1), ((1, 64), 1), ((1, 65), 2), ((2, 64), 2), ((9, 900), 2)]
-)
+@pytest.mark.parametrize(("members", "blocks"), [((1, 64), 1), ((1, 65), 2), ((9, 900), 2)])
 def test_no_more_blocks_run_than_members_need(members, blocks):
     machine = Machine()
     assert machine.call(members).make(machine.handler.entry) is None
@@ -124,27 +122,6 @@ def test_several_threads_compile_a_kernel_once_and_launch_all_they_were_asked_fo
     assert (len(machine.cuda.loads), len(machine.cuda.launches)) == (1, 4)
 
 
-def test_a_device_does_not_wait_for_the_compiler_of_another_one():
-    machine = Machine(Device(), Device())
-    inside, go_on = threading.Event(), threading.Event()
-
-    def slow():
-        machine.cuda.compiling = None
-        inside.set()
-        assert go_on.wait(10)
-
-    machine.cuda.compiling = slow
-    calls = [machine.call(device=1), machine.call(device=0)]
-    first = threading.Thread(target=lambda: calls[0].make(machine.handler.entry))
-    first.start()
-    assert inside.wait(10)
-    assert calls[1].make(machine.handler.entry) is None
-    assert len(machine.cuda.launches) == 1
-    go_on.set()
-    first.join(10)
-    assert len(machine.cuda.launches) == 2
-
-
 # XLA's interface.
 
 
@@ -171,13 +148,6 @@ def test_a_call_of_another_layout_is_an_error_and_is_not_read(changed):
     found = machine.call(sizes=changed).error(machine.handler.entry)
     assert "by a layout that this release does not know; use another jaxlib" in found
     assert machine.cuda.launches == []
-
-
-def test_where_xla_has_no_stream_its_own_error_goes_back():
-    machine = Machine()
-    call = machine.call(stream=None)
-    assert call.make(machine.handler.entry) == NO_STREAM
-    assert call.errors == []
 
 
 def test_nothing_is_raised_through_xla():

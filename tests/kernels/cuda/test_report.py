@@ -16,15 +16,12 @@ from jaxdae.kernels.cuda import report as reports
 from jaxdae.kernels.cuda.assembler import assemble, AssemblerMissingError
 from jaxdae.kernels.cuda.report import DEVICES, operations
 from jaxdae.kernels.integration.device_report import ASSUMED_STEPS, kernel_report, NoKernelError
-from jaxdae.kernels.tracing.subprograms import call, Subprogram
+from jaxdae.kernels.tracing.subprograms import Subprogram
 from jaxdae.models import CartesianPendulum, TwoLinkManipulator
 from jaxdae.simulation.backends import BackendError
 from jaxdae.solvers import RK4
 
 THREE = jax.ShapeDtypeStruct((3,), np.float64)
-
-
-SCALAR = jax.ShapeDtypeStruct((), np.float64)
 
 
 def program(function, *shapes, name="f", loops=False, **more) -> Subprogram:
@@ -50,19 +47,6 @@ def test_sine_and_cosine_of_one_angle_are_computed_at_once():
     both = count(program(lambda x: jnp.stack([jnp.sin(x[0]), jnp.cos(x[0])]), THREE))
     two = count(program(lambda x: jnp.stack([jnp.sin(x[0]), jnp.cos(x[1])]), THREE))
     assert 20 < one <= both < 1.5 * one < 1.8 * one < two
-
-
-def test_what_is_called_counts_as_often_as_it_is():
-    inner = program(lambda x: x * x, THREE, name="inner")
-
-    def outer(x):
-        (y,) = call(inner, x)
-        return call(inner, y + 1.0)[0]
-
-    assert count(program(outer, THREE)) == 9
-    assert count(program(lambda x, y: x * y, SCALAR, SCALAR, entries=7, looped=(True, False))) == 7
-    shapes = [jax.ShapeDtypeStruct(x, np.float64) for x in ((20, 30), (30, 1))]
-    assert count(program(lambda a, b: a @ b, *shapes, loops=True)) == 2 * 600
 
 
 SYSTEMS = {
@@ -139,22 +123,6 @@ def test_without_an_assembler_all_else_is_there(monkeypatch):
     assert result["registers"] is None
     assert result["missing"] == "there is no ptxas"
     assert result["operations"] > 0
-
-
-def test_a_batch_of_batches_is_one_of_all_members():
-    def end(q):
-        system = CartesianPendulum()
-        made = simulate(
-            system, Multipliers(), State(q, system.start()[1]), t1=0.01, dt=0.001, solver=RK4(),
-            saveat=diffrax.SaveAt(t1=True), throw=False, start_tolerance=None, backend="native",
-        )  # fmt: skip
-        return made.q
-
-    q = jnp.asarray(CartesianPendulum().start()[0])
-    report = kernel_report(jax.vmap(end), jnp.tile(q, (3, 1)), members=5)
-    assert (report.members, report.kernel.rank) == (15, 2)
-    # The start of a member is all of its state, also where members share its velocities.
-    assert report.bytes_per_member == 64
 
 
 def test_a_batch_has_arguments_and_members():

@@ -76,9 +76,11 @@ def operands(rng, dtype, count):
         cancelled[2] = -cancelled[0] * cancelled[1] * dtype(1 + np.finfo(dtype).eps)
         small = (near * dtype(2.0) ** (np.finfo(dtype).minexp // 2)).astype(dtype)
         small[2] = small[0] * dtype(0.5) ** np.arange(count).clip(0, 60).astype(dtype)
+        gone = small.copy()
+        gone[2] = -gone[0] * gone[1]
         few = np.round(near * 4).astype(dtype)
         few[2] = few[2] * dtype(np.finfo(dtype).eps)
-    groups = np.concatenate([far, near, cancelled, small, few], axis=1)
+    groups = np.concatenate([far, near, cancelled, small, gone, few], axis=1)
     return groups[:, np.isfinite(groups).all(axis=0)]
 
 

@@ -144,23 +144,6 @@ def test_second_derivatives_in_every_order_of_modes():
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
 
 
-@pytest.mark.slow
-def test_more_directions_than_one_kernel_follows():
-    """Jacobian matrices of 40 columns, alone and in a batch, in both modes."""
-
-    def function(x):
-        return jnp.stack([jnp.sum(jnp.sin(x)), jnp.sum(x**2)])
-
-    x = jnp.linspace(-1, 1, 80).reshape(2, 40)
-    kernel = native(function, x[0])
-    expected = np.stack([np.cos(x), 2 * x], axis=1)
-    for derivative in (jax.jacfwd, jax.jacrev):
-        own = derivative(kernel)
-        found, alone = jax.jit(lambda own=own: (jax.vmap(own)(x), own(x[0])))()
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-15)
-        np.testing.assert_allclose(alone, expected[0], rtol=0, atol=1e-15)
-
-
 def test_single_precision_stays_single():
     def function(x):
         return jnp.sin(x) * jnp.exp(-x) + jnp.where(x > 0, x, 0.5) / (1 + x * x)

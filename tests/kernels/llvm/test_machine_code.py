@@ -1,6 +1,5 @@
 """Machine code on disk: found again by the same kernel, processor and LLVM, and by no others."""
 
-import ast
 import builtins
 import itertools
 import subprocess
@@ -89,24 +88,22 @@ def test_the_second_process_compiles_nothing(folder, compiled, forget):
     assert len(compiled) == 1
 
 
-@pytest.mark.slow
-def test_code_of_another_process_computes_what_it_computed_there(folder, compiled):
-    code = """
-import sys
-import jax, jax.numpy as jnp
-jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-from jaxdae.kernels import native
-f = native(lambda x: jnp.arctan2(jnp.sin(x), jnp.exp(x)) ** 1.7, jnp.zeros(()))
-print(jax.vmap(f)(jnp.linspace(0.1, 3, 7)).tolist())
-"""
-    command = [sys.executable, "-c", code, str(folder.parent)]
-    there = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    assert len(list(folder.iterdir())) == 1
-    f = native(lambda x: jnp.arctan2(jnp.sin(x), jnp.exp(x)) ** 1.7, jnp.zeros(()))
-    assert jax.vmap(f)(jnp.linspace(0.1, 3, 7)).tolist() == ast.literal_eval(there)
-    assert not compiled
+def test_long_steps_of_implicit_methods_go_through_few_passes(monkeypatch):
+    """Of single members: explicit steps and vectors of members go through all of them."""
+    monkeypatch.setattr(machine_code, "quickly", lambda: False)
+    llvm, few = machine_code._llvm(), []
+    make = llvm.create_new_module_pass_manager
+    monkeypatch.setattr(
+        llvm, "create_new_module_pass_manager", lambda: few.append(make()) or few[-1]
+    )
+    explicit = text().text
+    wide = module(lambda x: 3.0 * x, Axes((64,), (True,))).text
+    for lines, of_implicit in ((0, True), (0, False), (10**6, True)):
+        monkeypatch.setattr(machine_code, "_MOST_LINES", lines)
+        for alone, one in ((True, explicit), (False, wide)):
+            few.clear()
+            assert machine_code._compiled(f"{one}\n; @factors_4_1\n" if of_implicit else one)
+            assert len(few) == (alone and of_implicit and lines == 0)
 
 
 @pytest.mark.parametrize("change", ["cpu", "features", "LLVM", "passes"])
@@ -143,19 +140,12 @@ def test_code_is_made_quickly_where_jax_is_told_so(monkeypatch):
     assert keys[1] == key(made)
 
 
-DAMAGES = {
-    "truncated": lambda content: content[:-100],
-    "one bit": lambda content: content[:-50] + bytes([content[-50] ^ 1]) + content[-49:],
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_said_and_made_anew(damage, folder, compiled, forget):
+def test_a_damaged_file_is_said_and_made_anew(folder, compiled, forget):
     made = text()
     machine_code.register(made)
     (path,) = folder.iterdir()
     good = path.read_bytes()
-    path.write_bytes(DAMAGES[damage](good))
+    path.write_bytes(good[:-50] + bytes([good[-50] ^ 1]) + good[-49:])
     forget()
     with pytest.warns(RuntimeWarning, match=r"is not what was written there .* compiled again"):
         machine_code.register(made)
@@ -322,15 +312,3 @@ def test_the_width_is_that_of_the_registers_and_128_bits_where_they_are_unknown(
     monkeypatch.setattr(machine_code, "_features", lambda: features)
     assert machine_code.host_width(64) == width
     assert machine_code.host_width(32) == 2 * width
-
-
-def test_vectors_wider_than_the_registers_are_taken_apart(monkeypatch):
-    """So that no kernel needs more of a processor than it has."""
-    width = 4 * machine_code.host_width(64)
-    monkeypatch.setattr(machine_code, "host_width", lambda bits: 64 // bits * width)
-    x = jnp.linspace(0, 3, 2 * width + 1)
-    made = module(jnp.sin, Axes(x.shape, (True,)))
-    assert f"<{width} x double>" in made.text
-    name = machine_code.register(made)
-    found = jax.jit(jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype)))(x)
-    np.testing.assert_allclose(found, np.sin(x), rtol=1e-15)

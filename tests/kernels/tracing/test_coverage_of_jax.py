@@ -6,7 +6,6 @@ by runs that are silently left to JAX.
 
 from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.extend.core as jex
@@ -122,28 +121,6 @@ def test_formulations_need_no_other_primitives(name):
     system = CartesianPendulum()
     state = jaxdae.State(*system.start(), jnp.zeros(0))
     assert missing(Run(system, FORMULATIONS[name], None), state) == set()
-
-
-@pytest.mark.parametrize("stepsize", [diffrax.PIDController(1e-6, 1e-6), None])
-def test_steps_and_saved_times_need_no_other_primitives(stepsize):
-    """Traced only: a primitive without a rule would be an error of the native backend."""
-    system = CartesianPendulum()
-    state = jaxdae.State(*system.start(), jnp.zeros(0))
-
-    def loss(factor):
-        run = jaxdae.simulate(
-            system,
-            jaxdae.Multipliers(CRITICAL),
-            eqx.tree_at(lambda s: s.v, state, state.v * factor),
-            t1=0.2,
-            dt=None if stepsize else 0.1,
-            saveat=diffrax.SaveAt(ts=jnp.linspace(0.0, 0.2, 3)),
-            stepsize_controller=stepsize,
-            backend="native",
-        )
-        return jnp.sum(run.q)
-
-    assert jax.eval_shape(jax.value_and_grad(loss), 1.0)[0].shape == ()
 
 
 @pytest.mark.slow

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from jaxdae.kernels import native, scalarize, UnsupportedOperationError
-from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.tracing.integers import by_cases
 
 X = np.array([0.1, -0.7, 1.3, 2.5])
 STARTS = [X, np.array([-0.5, 0.0, 0.4, 1.0]), np.array([0.0, -0.0, 5.0, -5.0])]
@@ -89,14 +87,6 @@ def test_derivatives_of_tables_are_their_slopes():
         np.testing.assert_allclose(by_table, hats, rtol=1e-14, atol=1e-16)
 
 
-@pytest.mark.slow
-def test_derivatives_of_products_with_whole_numbers():
-    kernel = native(lambda r: r @ WHOLE, np.eye(4))
-    for jacobian in (jax.jacfwd, jax.jacrev):
-        found = jacobian(kernel)(jnp.eye(4))
-        np.testing.assert_array_equal(found, np.einsum("ij,k->ijk", np.eye(4), WHOLE))
-
-
 def test_products_with_truth_values():
     """They count as one and zero, and of two of them comes another."""
 
@@ -123,19 +113,3 @@ def test_products_with_truth_values():
 def test_what_would_not_be_exact_is_refused(function, message):
     with pytest.raises(UnsupportedOperationError, match=message):
         scalarize(lambda x: function(jnp.clip(x, -2, 2).astype(int)) * 1.0, X)
-
-
-def test_numbers_that_are_chosen_are_known_case_by_case():
-    """As in a binary search: the difference of two bounds is known wherever they are."""
-    graph = Graph()
-    first, second = (graph.apply("lt", graph.input(i), graph.input(2)) for i in range(2))
-    constants = [graph.constant(float(i)) for i in range(5)]
-    low = graph.apply("select", first, constants[0], constants[2])
-    high = graph.apply("select", first, constants[2], constants[4])
-    assert by_cases(graph, "sub", high, low) == constants[2]
-    more = graph.apply("select", second, low, high)
-    assert by_cases(graph, "sub", more, low) == graph.apply(
-        "select", second, constants[0], constants[2]
-    )
-    assert by_cases(graph, "sub", more, graph.input(0)) is None
-    assert by_cases(graph, "rem", more, low) is None

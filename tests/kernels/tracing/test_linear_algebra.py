@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 import pytest
-from jax.scipy.linalg import cho_factor, cho_solve, lu_factor, lu_solve, solve_triangular
+from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from jaxdae.kernels import scalarize, UnsupportedOperationError
-from jaxdae.kernels.graph.elimination import order
 from jaxdae.linalg.held_rank import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import FullRankSolve
@@ -29,11 +28,6 @@ def lineax_solve(solver):
         return lx.linear_solve(lx.MatrixLinearOperator(a), b, solver, throw=False).value
 
     return function
-
-
-def by_lineax_cholesky(a, b):
-    operator = lx.MatrixLinearOperator(a, lx.positive_semidefinite_tag)
-    return lx.linear_solve(operator, b, lx.Cholesky(), throw=False).value
 
 
 def sensitivity(a, b):
@@ -66,22 +60,17 @@ CASES = {
     "determinant": (lambda a: (jnp.linalg.det(a), *jnp.linalg.slogdet(a)), SQUARE),
     "sensitivity": (sensitivity, SQUARE, RHS),
     "factors": (lambda a: jax.lax.linalg.lu(a)[0], SQUARE),
-    "factors, more rows": (lambda a: jax.lax.linalg.lu(a)[0], TALL),
     "factors, more columns": (lambda a: jax.lax.linalg.lu(a)[0], TALL.T),
-    "transposed factors": (lambda a, b: lu_solve(lu_factor(a), b, trans=1), SQUARE, RHS),
     "cholesky": (jnp.linalg.cholesky, SPD),
     "cholesky, solve": (lambda a, b: cho_solve(cho_factor(a), b), SPD, COLUMNS),
     "triangles": (with_triangles, SQUARE, COLUMNS),
     "triangles from the right": (from_the_right, SQUARE, COLUMNS),
     "QR": (jnp.linalg.qr, TALL),
-    "QR of a wide matrix": (jnp.linalg.qr, TALL.T),
     "complete QR": (lambda a: jnp.linalg.qr(a, mode="complete"), TALL),
     "derivative of QR": (lambda a: jax.jvp(jnp.linalg.qr, (a,), (jnp.sin(a),))[1], TALL),
     "lineax LU": (lineax_solve(lx.LU()), SQUARE, RHS),
-    "lineax Cholesky": (by_lineax_cholesky, SPD, RHS),
     "lineax QR": (lineax_solve(lx.QR()), TALL, TALL[:, 0] + 1),
     "batch of solutions": (jnp.linalg.solve, BATCH, jnp.tile(RHS[:, None], (4, 1, 1))),
-    "batch of factors": (jnp.linalg.cholesky, BATCH),
     "columns split": (lambda a: [a[:, i] for i in split_columns(a)], TALL.T),
     "sorted": (lambda x: (jnp.sort(x), x[jnp.argsort(x)], jnp.median(x)), ANGLES),
     "extremes": (lambda x: (x[jnp.argmax(x)], x[jnp.argmin(x)], x[jnp.argmax(x > 0)]), ANGLES),
@@ -113,7 +102,7 @@ def test_scalars_give_what_lapack_gives(name, in_numpy):
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_pivots_are_those_of_the_largest_entries(seed, in_numpy):
     """One program for all matrices, whatever rows it exchanges; ties go to the first."""
     whole = np.random.default_rng([55, seed]).integers(-2, 3, size=(4, 4))
@@ -136,35 +125,13 @@ def test_a_matrix_that_is_not_positive_definite_has_no_factor(in_numpy):
         assert np.isnan(found).all()
 
 
-@pytest.mark.parametrize("column", range(4))
+@pytest.mark.parametrize("column", [0, 3])
 def test_a_singular_matrix_has_no_finite_solution(column, in_numpy):
     """The same entries are not finite as with LAPACK."""
     program, matrix = scalarize(jnp.linalg.solve, SQUARE, RHS), SQUARE.at[:, column].set(0.0)
     found = np.isfinite(in_numpy(program, matrix, RHS)[0])
     assert not found.all()
     np.testing.assert_array_equal(found, np.isfinite(jnp.linalg.solve(matrix, RHS)))
-
-
-@pytest.mark.parametrize("size", [4, 5, 20])
-@pytest.mark.parametrize("axes", [(0, 0), (None, 0), (0, None)], ids=["both", "rhs", "matrix"])
-def test_batches_inside_of_a_function_are_solved_one_by_one(axes, size, in_numpy):
-    """Sparse elimination for each member, also where the batch is as large as the system."""
-    scale = jnp.linspace(1.0, 2.0, 4)
-
-    def matrices(d, one):
-        arrow = jnp.diag(d).at[-1, :-1].set(0.1).at[:-1, -1].set(0.1)
-        return arrow if one else scale[:, None, None] * arrow
-
-    def function(d):
-        rhs = jnp.sin(d) if axes[1] is None else jnp.sin(jnp.outer(scale, d))
-        solve = jax.vmap(solve_positive_definite, in_axes=axes)
-        return solve(matrices(d, axes[0] is None), rhs)
-
-    d = jnp.linspace(2.0, 3.0, size)
-    program = scalarize(function, d)
-    np.testing.assert_allclose(in_numpy(program, d)[0], function(d), rtol=1e-13)
-    divisions = sum(x.operation == "div" for x in program.graph.nodes)
-    assert divisions == size * (1 if axes[0] is None else 4)
 
 
 def mechanism(n, c):
@@ -180,7 +147,7 @@ def mechanism(n, c):
 
 
 @pytest.mark.parametrize("axes", [None, (0, 0, 0, 0), (None, 0, None, None), (None, None, 0, None)])
-@pytest.mark.parametrize("size", [(4, 2), (6, 3), (20, 9)], ids=str)
+@pytest.mark.parametrize("size", [(4, 2), (20, 9)], ids=str)
 def test_the_whole_saddle_point_system_is_eliminated(size, axes, in_numpy):
     """By its entries alone, for one system and for each of a batch, as large as a system or not."""
     given, mask = mechanism(*size), [np.asarray(x) != 0 for x in mechanism(*size)]
@@ -207,7 +174,7 @@ def test_the_whole_saddle_point_system_is_eliminated(size, axes, in_numpy):
         assert divisions == matrices * sum(size)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_any_pattern_is_eliminated(seed, in_numpy):
     """With multipliers between coordinates, too, where that is cheaper."""
     given = sparse(seed)
@@ -244,21 +211,6 @@ def sparse(seed):
     return tuple(jnp.asarray(x) for x in numbers)
 
 
-def test_some_of_these_patterns_have_multipliers_between_coordinates():
-    """Or the test above would not say what it says."""
-
-    def mixed(seed):
-        mass, _, jac, _ = (np.asarray(x) != 0 for x in sparse(seed))
-        c, n = jac.shape
-        matrix = np.block([[mass, jac.T], [jac, np.eye(c, dtype=bool)]])
-        pattern = [{int(j): False for j in np.flatnonzero(row)} for row in matrix]
-        after = {n + i: set(np.flatnonzero(row).tolist()) for i, row in enumerate(jac)}
-        found = order(pattern, after)
-        return min(map(found.index, after)) < max(map(found.index, range(n)))
-
-    assert sum(map(mixed, range(60))) >= 5
-
-
 def test_tangents_and_cotangents_share_the_elimination():
     """One pivot for each unknown, whatever is differentiated."""
 
@@ -286,16 +238,6 @@ def test_no_number_comes_of_a_saddle_point_that_is_none(what, in_numpy):
         mass = jnp.eye(4)
     found = in_numpy(program, mass, force, jac, rhs)
     assert not np.isfinite(np.concatenate(found)).all()
-
-
-def test_a_users_function_of_any_name_is_what_it_is(in_numpy):
-    def solve(matrix, rhs):
-        return matrix @ rhs
-
-    solve.__name__ = "solve_positive_definite_2x2_2"
-    program = scalarize(jax.jit(solve), SPD[:2, :2], RHS[:2])
-    found = in_numpy(program, SPD[:2, :2], RHS[:2])[0]
-    np.testing.assert_allclose(found, SPD[:2, :2] @ RHS[:2], rtol=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -222,13 +222,12 @@ def gradient_in_one(run, members):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 11])
-def test_weights_in_one_array_with_a_failed_member_beside(count):
-    """Vectors of members, or of the numbers of one: the others' gradients are those without it."""
-    members = (np.arange(count) != 3) * 1.0
-    q, v = STARTS[:, :count]
+def test_weights_in_one_array_with_a_failed_member_beside():
+    """The others' gradients are those without it."""
+    members = (np.arange(11) != 3) * 1.0
+    q, v = STARTS
     numbers = jnp.array(NUMBERS)
-    failed = q.at[3].set(jnp.nan) if count > 3 else q
+    failed = q.at[3].set(jnp.nan)
     found = gradient_in_one(lambda p, q, v: by_kernel(InOne(p), q, v), members)(numbers, failed, v)
     by_layers = lambda p, q, v: steps(lambda y: layered(p, y), q, v)  # noqa: E731
     assert_close(found, gradient_in_one(by_layers, members)(numbers, q, v))
@@ -292,16 +291,3 @@ def test_long_loops_and_their_derivatives():
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(gain, *STARTS[:, :3])
 
     assert_close(gradient(by_kernel), gradient(by_hand))
-
-
-@pytest.mark.slow
-def test_a_long_loop_is_a_short_program():
-    def program(x):
-        return Turning(jnp.eye(2))(0.0, x[:2], x[2:], None)
-
-    found = scalarize(program, jax.ShapeDtypeStruct((4,), np.float64), loops=True)
-    assert len(found.graph.callees(found.outputs)) == 2
-    own = [
-        x.operation for x in map(found.graph.nodes.__getitem__, found.graph.needed(found.outputs))
-    ]
-    assert len([x for x in own if x != "result"]) < 5 * TURNS

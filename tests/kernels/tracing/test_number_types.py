@@ -1,15 +1,11 @@
 """Numbers that are not those of the kernel: rounded as their type says, or refused by name."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxdae
 from jaxdae.kernels import native, scalarize, UnsupportedOperationError
-from jaxdae.simulation.backends import BackendError
 
 X = np.array([0.1, -0.7, 1.3, 1e-3, 3e30, 1e39, 1e-42])
 SHORT = X[:4]
@@ -86,19 +82,10 @@ def test_functions_of_single_precision_agree_to_its_rounding():
     assert 1e-10 < off < 5e-7, "rounded, but not more than single precision rounds"
 
 
-def test_derivatives_are_rounded_where_the_function_is():
-    gradient = jax.grad(lambda x: jnp.sum(jnp.float32(0.1) * x.astype(jnp.float32)).astype(float))
-    np.testing.assert_array_equal(native(gradient, SHORT)(SHORT), np.full(4, np.float32(0.1)))
-
-
 COMPLEX = {
     "cast": lambda x: jnp.nan_to_num(jnp.abs(jnp.sqrt(x.astype(complex)))),
-    "literal": lambda x: jnp.real(jnp.exp(1j * x)),
-    "imaginary part": lambda x: (x + 0j).imag,
     "branch": lambda x: jax.lax.cond(x[0] > 0, lambda x: x * 1j, lambda x: x + 0j, x).real,
-    "choice of constants": lambda x: jnp.where(x[0] > 0, 1j, 2.0).real * x,
     "loop": lambda x: jax.lax.scan(lambda c, y: (c * y, c.real), 1j, x)[1],
-    "nested": lambda x: jax.vmap(jax.jit(lambda y: jax.lax.complex(y, y).real))(x),
     "roots": lambda x: jnp.roots(x, strip_zeros=False).real,
 }
 OTHERS = {
@@ -132,58 +119,6 @@ def test_complex_constants_are_none_of_the_kernels_business():
         return jnp.abs(jnp.array([3 + 4j, 2])).sum() * x
 
     np.testing.assert_array_equal(native(function, SHORT)(SHORT), 7 * SHORT)
-
-
-class Spring(jaxdae.System):
-    """A force that takes the way through complex numbers."""
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def force(self, t, q, v, w, u):
-        del t, v, w, u
-        return -jnp.nan_to_num(jnp.abs(jnp.sqrt(q.astype(complex))))
-
-
-@pytest.mark.slow
-def test_a_system_of_complex_numbers_is_left_to_jax():
-    """`q'' = -sqrt(|q|)`, for which `v^2 / 2 + 2 q^(3/2) / 3` stays the same while q > 0."""
-    state = jaxdae.State(jnp.array([0.8]), jnp.array([0.3]))
-    settings = {"t1": 0.5, "throw": True}
-    run = jaxdae.simulate(Spring(), jaxdae.Multipliers(), state, **settings)
-    assert "complex numbers" in str(run.why_not_native)
-    q, v = float(run.q[-1, 0]), float(run.v[-1, 0])
-    energy = 0.5 * 0.3**2 + 2 * 0.8**1.5 / 3
-    # The default tolerance of a run.
-    assert 0.5 * v**2 + 2 * q**1.5 / 3 == pytest.approx(energy, abs=1e-5)
-    with pytest.raises(BackendError, match="complex numbers depend on the inputs"):
-        jaxdae.simulate(Spring(), jaxdae.Multipliers(), state, **settings, backend="native")
-
-
-class Careful(jaxdae.System):
-    """A spring of stiffness one, by a difference that single precision does not have."""
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def force(self, t, q, v, w, u):
-        del t, v, w, u
-        return -((q.astype(jnp.float64) + 1e7) - 1e7)
-
-
-@pytest.mark.slow
-def test_double_precision_beside_single_is_left_to_jax():
-    start = jaxdae.State(jnp.array([0.5], jnp.float32), jnp.zeros(1, jnp.float32))
-    settings: dict[str, Any] = {"t1": 0.2, "dt": 0.1}
-    run = jaxdae.simulate(Careful(), jaxdae.Multipliers(), start, **settings)
-    assert "double precision stand in a kernel of single precision" in str(run.why_not_native)
-    assert run.q.dtype == jnp.float32
-    # Some ten roundings of 6e-8; what single precision makes of the difference is an integer.
-    np.testing.assert_allclose(run.q[:, 0], 0.5 * np.cos([0, 0.1, 0.2]), rtol=1e-6)
-    with pytest.raises(BackendError, match="double precision stand in a kernel of single"):
-        jaxdae.simulate(Careful(), jaxdae.Multipliers(), start, **settings, backend="native")
 
 
 def test_known_numbers_of_double_precision_are_rounded_where_jax_rounds_them():
