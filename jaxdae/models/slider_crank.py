@@ -28,7 +28,7 @@ class SliderCrank(AbstractModel):
     slider's axis, where the motion `psi = -theta`, `s = 2 r cos theta` meets another one,
     `psi = theta - pi`, `s = 0` (the slider rests and the links turn as one).
 
-    On the first branch with r = l the mechanism is one equation (see `equal_links_energy`):
+    On the first branch with r = l the mechanism is one equation:
 
         T = A(theta) theta'^2 / 2,  A = r^2 ((m_1 + m_2)/3 + (2 m_2 + 4 m_3) sin^2 theta)
         V = g r (m_1 + m_2) sin(theta) / 2
@@ -129,42 +129,6 @@ class SliderCrank(AbstractModel):
         s_dot = -r * jnp.sin(angle) * rate - rod * jnp.sin(psi) * psi_dot
         q = jnp.stack([jnp.asarray(angle, psi.dtype), psi, s])
         return q, jnp.stack([jnp.asarray(rate, psi.dtype), psi_dot, s_dot])
-
-    def equal_links_motion(
-        self, theta: Float[Array, ""], theta_dot: Float[Array, ""]
-    ) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
-        """The branch `psi = -theta`, `s = 2 r cos theta` of the mechanism with r = l.
-
-        Args:
-            theta: crank angle [rad].
-            theta_dot: its rate [rad/s].
-
-        Returns:
-            Coordinates [rad, rad, m] and velocities, each of shape (3,).
-        """
-        r = self.crank_length
-        q = jnp.stack([theta, -theta, 2.0 * r * jnp.cos(theta)])
-        return q, jnp.stack([theta_dot, -theta_dot, -2.0 * r * jnp.sin(theta) * theta_dot])
-
-    def equal_links_energy(
-        self, theta: Float[Array, ""], theta_dot: Float[Array, ""]
-    ) -> Float[Array, ""]:
-        """Energy on the branch `psi = -theta` with r = l, as a function of the crank alone.
-
-            E = A(theta) theta'^2 / 2 + g r (m_1 + m_2) sin(theta) / 2
-
-        Args:
-            theta: crank angle [rad].
-            theta_dot: its rate [rad/s].
-
-        Returns:
-            The energy [J].
-        """
-        bars = self.crank_mass + self.rod_mass
-        growth = 2.0 * self.rod_mass + 4.0 * self.slider_mass
-        inertia = self.crank_length**2 * (bars / 3.0 + growth * jnp.sin(theta) ** 2)
-        potential = 0.5 * self.gravity * self.crank_length * bars * jnp.sin(theta)
-        return 0.5 * inertia * theta_dot**2 + potential
 
 
 MODELS = (

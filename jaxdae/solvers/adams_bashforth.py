@@ -160,11 +160,8 @@ def _rate(terms, args, t0) -> Callable:
 def _weights(ages, h):
     """Weights of rates in the mean over a step of the polynomial through them.
 
-    By Newton's divided differences, of which those of times alone are formed.
-
-    Args:
-        ages: times from all rates but the newest to the beginning of the step [s], shape `(k-1,)`.
-        h: length of the step [s].
+    By Newton's divided differences, of which those of times alone are formed; `ages` are the times
+    from all rates but the newest to the beginning of the step [s], shape `(k-1,)`.
     """
     times = [jnp.zeros_like(h), *(-ages[i] for i in range(ages.size))]
     weights = [jnp.ones_like(h)]

@@ -74,11 +74,7 @@ def lowest(functions: Callable, before, after) -> Watch:
 def _valley(a, b, rise_a, rise_b):
     """Place in a piece, from 0 to 1, and value of the lowest point of a cubic; 1 for none within.
 
-    Args:
-        a: value at the beginning.
-        b: value at the end.
-        rise_a: slope at the beginning, times the length of the piece.
-        rise_b: slope at the end.
+    By values `a` and `b` at the ends of the piece, and slopes there times its length.
     """
     second, third = 3 * (b - a) - 2 * rise_a - rise_b, 2 * (a - b) + rise_a + rise_b
     within = second**2 - 3 * rise_a * third
@@ -94,10 +90,7 @@ def _valley(a, b, rise_a, rise_b):
 def _refined(functions: Callable, left, right):
     """Time and value of a point of each function, on its piece, at or below zero if there is one.
 
-    Args:
-        functions: of a time, shape (k,).
-        left: time, value and slope of each at the beginning of its piece, each of shape (k,).
-        right: the same at the end.
+    `left` and `right` are time, value and slope at the ends of the pieces, each of shape (k,).
     """
     count = left[0].size
 
@@ -132,9 +125,7 @@ def _refined(functions: Callable, left, right):
 def _misfit(g, rises):
     """By how much functions differ from cubics between the neighbours of each point within a step.
 
-    Args:
-        g: values at points of equal distance, shape (points, k).
-        rises: slopes there, times that distance.
+    By values at points of equal distance, shape (points, k), and slopes times that distance.
     """
     expected = 0.5 * (g[:-2] + g[2:]) + 0.25 * (rises[:-2] - rises[2:])
     scale = jnp.max(jnp.abs(g), axis=0)

@@ -113,11 +113,7 @@ class HalfExplicit(AbstractStatelessSolver, diffrax.AbstractAdaptiveSolver):
 def _acceleration(ahead: Callable, here: Equations, v, h):
     """The acceleration in a stage with which the velocities of the next one fit the constraints.
 
-    Args:
-        ahead: the equations of the next stage, of its velocities.
-        here: the equations of this one.
-        v: velocities of the next stage without this acceleration.
-        h: the time that it acts on them [s].
+    `ahead` makes the equations there of its velocities, which are `v` without this acceleration.
     """
     d = here.dynamics
     h = jnp.where(h == 0, 1.0, h)  # nothing comes of it in a step of no length

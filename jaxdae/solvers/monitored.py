@@ -112,11 +112,7 @@ def _of_state(sub):
 
 
 class _Terms(diffrax.AbstractTerm):
-    """Terms of a state, for diffrax to find nothing wrong with where it has more to integrate.
-
-    Args:
-        terms: of the solver.
-    """
+    """Terms of a state, for diffrax to find nothing wrong with where it has more to integrate."""
 
     terms: Any
 
@@ -142,11 +138,8 @@ def _of_solver(terms) -> Any:
 class _Monitored(AbstractAroundSolver):
     """Steps of a solver, each searched for functions of events that fall within it.
 
-    It integrates a state and a `_Seen`.
-
-    Args:
-        solver: of the steps.
-        fixed: the event, and arguments of the vector field, without derivatives.
+    It integrates a state and a `_Seen`; the event and arguments of the vector field are `fixed`,
+    without derivatives.
     """
 
     solver: diffrax.AbstractSolver  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxdae
 from helpers.dependent_mechanisms import on_curve, Table
+from helpers.systems import UnitMass
 from jaxdae import Baumgarte, Multipliers, Penalty, simulate, SingularityRobust
 from jaxdae.models import SliderCrank
 from jaxdae.solvers import RK4
@@ -20,7 +20,7 @@ ROBUST = Multipliers(solve=SingularityRobust())
 CHANGED = "changed to another branch"
 
 
-class Eight(jaxdae.System):
+class Eight(UnitMass):
     """A free particle of 1 kg on `y^2 = x^2 (1 - x^2) + e`, an eight that `e` opens.
 
     With `e > 0` it is one closed curve, whose upper part stays above `x = 0`; with `e < 0` there
@@ -28,9 +28,6 @@ class Eight(jaxdae.System):
     """
 
     e: float = 0.0
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def position_constraints(self, t, q):
         x, y = q

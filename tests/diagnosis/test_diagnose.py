@@ -1,5 +1,7 @@
 """What is found of runs: the number, the time, the constraints; singular positions, energy."""
 
+from functools import partial
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,9 @@ from numpy.testing import assert_allclose
 from scipy.integrate import quad
 
 import jaxdae
+from helpers.equal_links import branch_energy
 from helpers.measured_oscillator import Oscillator
+from helpers.systems import UnitMass
 from jaxdae import (
     MinimumNormSolve,
     Multipliers,
@@ -75,11 +79,8 @@ def test_what_formulations_say_of_a_run_themselves_is_asked_of_one_that_may_fail
     assert [*found.values()] == [False, True, True]
 
 
-class Raised(jaxdae.System):
+class Raised(UnitMass):
     """A point that two constraints hold, of which one rises by `t` where the other does not."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return jnp.zeros(())
@@ -127,7 +128,7 @@ def test_findings_of_a_singular_position_are_those_that_the_run_passed():
 
 def _in_line(*angles):
     """Times at which the exact motion from `CRANKED` reaches crank angles, by quadrature."""
-    start, given = float(CRANKED.q[0]), CRANK.equal_links_energy
+    start, given = float(CRANKED.q[0]), partial(branch_energy, CRANK)
     energy = float(given(CRANKED.q[0], CRANKED.v[0]))
 
     def slowness(theta):
@@ -261,11 +262,8 @@ def test_the_energy_of_constraints_that_do_work_is_not_examined():
     assert np.isinf(_swing(Pushed(), dt=0.01).least_singular_value)
 
 
-class Bead(jaxdae.System):
+class Bead(UnitMass):
     """A bead on the wire `y = x^2 / 2`."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return 9.81 * q[1]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import UnitMass
 from jaxdae import Baumgarte, Multipliers, simulate
 from jaxdae.solvers import Projected, RK4
 
@@ -20,7 +21,7 @@ GAINS = Baumgarte.critical(20.0)
 LEAST = 1 / 33
 
 
-class Contradiction(jaxdae.System):
+class Contradiction(UnitMass):
     """A point on a circle, its product of coordinates, and their combination with `e(t)`.
 
     `e` is `size` times `sin^2 2t`, or a pulse of `width` about 0.5025 s, between all rows.
@@ -28,9 +29,6 @@ class Contradiction(jaxdae.System):
 
     size: float = 0.1
     width: float = 0.0
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return 9.81 * q[1]
@@ -122,11 +120,8 @@ def test_constraints_that_agree_are_not_warned_of():
         assert bool(simulate(Contradiction(0.0), Multipliers(GAINS), state, t1=1.0).success)
 
 
-class Driven(jaxdae.System):
+class Driven(UnitMass):
     """A point on a line that moves, and its velocity once more with `e(t)`."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def position_constraints(self, t, q):
         return jnp.stack([q[1] - 0.3 * jnp.sin(t)])

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxdae
 from helpers.dependent_mechanisms import on_curve, Table
+from helpers.systems import UnitMass
 from jaxdae import (
     Baumgarte,
     MinimumNormSolve,
@@ -138,13 +138,10 @@ def test_a_formulation_that_needs_independence_fails_in_batches_too(table):
     assert not jax.vmap(run)(jnp.array([0.0, 1e-6])).any()
 
 
-class Doubled(jaxdae.System):
+class Doubled(UnitMass):
     """A point on a circle and a line; its velocity constraint is the circle's, but for an angle."""
 
     angle: float
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def position_constraints(self, t, q):
         return jnp.stack([q[:2] @ q[:2] - 1])

@@ -9,7 +9,7 @@ import pytest
 import jaxdae
 from helpers.bouncing import BALL, Ball, bounced, impacts
 from helpers.spring import Spring
-from helpers.systems import Point
+from helpers.systems import Point, UnitMass
 from jaxdae import Event, SimulationError
 
 RATE = 2.0
@@ -153,11 +153,8 @@ def test_an_event_of_the_time_alone():
     np.testing.assert_allclose(run.final_time, 0.7, rtol=0, atol=1e-14)
 
 
-class Heater(jaxdae.System):
+class Heater(UnitMass):
     """A point that an actuator pushes: the state of the actuator is the switch."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
         return w - v

@@ -8,6 +8,13 @@ import jax.numpy as jnp
 import jaxdae
 
 
+class UnitMass(jaxdae.System):
+    """Coordinates with a mass of one each, for declarations of forces and constraints."""
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * v @ v
+
+
 class Point(jaxdae.System):
     """A mass in the plane, free of forces."""
 

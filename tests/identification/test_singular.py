@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.equal_links import branch
 from helpers.rubbing_crank import rubbing_motion, RubbingCrank
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.identification import Channel, Experiment, Identification, identify, Measurement
@@ -61,7 +62,7 @@ def singular(build, params, runs=1, states=None, settings=ADAPTIVE):
     experiments = [record()] * runs
     model = MeasurementModel(build, tuple(x.reading for x in CHANNELS.values()), settings)
     task = prepared(model, params, experiments, CHANNELS, 1)
-    q, v = jax.vmap(SliderCrank().equal_links_motion)(*map(jnp.asarray, rubbing_motion(TIMES)))
+    q, v = (x.T for x in branch(SliderCrank(), *map(jnp.asarray, rubbing_motion(TIMES))))
     one = State(q, v, jnp.zeros((30, 0)))
     all_states = (
         jax.tree.map(lambda x: jnp.stack([x] * runs), one) if states is None else states(one)

@@ -24,8 +24,7 @@ def vector(*shape, seed=1, dtype=np.float64):
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("columns", [(), (3,)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("columns", "dtype"), [((), np.float32), ((3,), np.float64)])
 def test_the_residual_is_at_round_off(n, columns, dtype):
     matrix, rhs = spd(n, dtype=dtype), vector(n, *columns, dtype=dtype)
     x = solve_positive_definite(matrix, rhs)
@@ -47,8 +46,7 @@ def test_solution_does_not_depend_on_the_scale_of_the_unknowns():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [3, ELIMINATION_LIMIT + 1])
-@pytest.mark.parametrize("columns", [(), (2,)])
+@pytest.mark.parametrize(("n", "columns"), [(3, ()), (ELIMINATION_LIMIT + 1, (2,))])
 def test_derivatives_of_both_modes_agree_with_differences_to_second_order(n, columns):
     def solve(root, rhs):
         return solve_positive_definite(root @ root.T + jnp.eye(n), rhs)

@@ -59,7 +59,7 @@ def test_one_argument_alone_has_derivatives(which):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "c"), SIZES[1:])
+@pytest.mark.parametrize(("n", "c"), SIZES[1::2])
 def test_derivatives_of_both_modes_agree_with_differences_to_second_order(n, c):
     def solve(root, force, jac, rhs):
         return SOLVE(root @ root.T + jnp.eye(n), force, jac, rhs)

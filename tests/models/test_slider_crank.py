@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers.equal_links import branch, branch_energy
 from jaxdae import simulate
 from jaxdae.models import get_model, SliderCrank
 from jaxdae.systems import State
@@ -36,7 +37,7 @@ def test_kinetic_energy_is_that_of_the_material_of_the_bars():
 
 def test_equal_links_lose_rank_in_line():
     for sign in (-1.0, 1.0):
-        q, _ = EQUAL.equal_links_motion(jnp.asarray(sign * np.pi / 2), jnp.asarray(1.0))
+        q, _ = branch(EQUAL, jnp.asarray(sign * np.pi / 2), jnp.asarray(1.0))
         np.testing.assert_allclose(EQUAL.position_constraints(0.0, q), 0.0, atol=1e-15)
         values = np.linalg.svd(constraint_jacobian(EQUAL, q), compute_uv=False)
         assert values[0] > 1.0
@@ -61,12 +62,12 @@ def test_start_of_a_short_rod_out_of_reach_is_marked():
 @pytest.mark.parametrize("theta", [-2.5, -0.4, 0.0, 1.0, 2.0])
 def test_equal_links_move_as_their_one_equation(theta, saddle_point):
     theta, rate = jnp.asarray(theta), jnp.asarray(1.7)
-    q, v = EQUAL.equal_links_motion(theta, rate)
+    q, v = branch(EQUAL, theta, rate)
     np.testing.assert_allclose(EQUAL.position_constraints(0.0, q), 0.0, atol=1e-15)
     energy = EQUAL.kinetic_energy(0.0, q, v) + EQUAL.potential_energy(0.0, q)
-    assert float(EQUAL.equal_links_energy(theta, rate)) == pytest.approx(float(energy), rel=1e-14)
+    assert float(branch_energy(EQUAL, theta, rate)) == pytest.approx(float(energy), rel=1e-14)
     # dE/dt = 0 along the motion gives the acceleration of the crank
-    by_theta, by_rate = jax.grad(EQUAL.equal_links_energy, (0, 1))(theta, rate)
+    by_theta, by_rate = jax.grad(branch_energy, (1, 2))(EQUAL, theta, rate)
     a, _ = saddle_point(EQUAL, 0.0, q, v)
     assert float(a[0]) == pytest.approx(float(-rate * by_theta / by_rate), rel=1e-12)
 
@@ -85,7 +86,7 @@ def test_penalty_passes_the_in_line_position_and_keeps_the_energy():
     theta, rate = sol.q[:, 0], sol.v[:, 0]
     # once round: both in-line positions were passed
     assert float(theta[-1]) > 2 * np.pi
-    energy = jax.vmap(system.equal_links_energy)(theta, rate)
+    energy = branch_energy(system, theta, rate)
     # The violation of the penalty is as large as the multiplier, which grows without bound
     # towards the in-line positions; what remains of it afterwards is the error made there.
     away = np.abs(np.cos(theta)) > 0.3

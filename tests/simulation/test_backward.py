@@ -10,6 +10,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import jaxdae
+from helpers.systems import UnitMass
 from jaxdae import Baumgarte, LinearStabilization, State
 from jaxdae.control import StabilizedIntegrals
 from jaxdae.formulations import DelayedLaw, LinearLaw
@@ -21,13 +22,10 @@ G = 9.81
 GAINS = Baumgarte(K_D=20.0, K_P=120.0, Gamma=15.0)
 
 
-class Pendulum(jaxdae.System):
+class Pendulum(UnitMass):
     """A unit mass on a rod of unit length, in redundant coordinates."""
 
     damping: Any = 0.0
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return G * q[1]

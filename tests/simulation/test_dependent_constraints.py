@@ -8,6 +8,7 @@ import pytest
 
 import jaxdae
 from helpers.dependent_mechanisms import exact_motion, MECHANISMS, on_curve, Platform, Table
+from helpers.systems import UnitMass
 from jaxdae import (
     Baumgarte,
     Hamiltonian,
@@ -170,11 +171,8 @@ def test_a_start_at_a_singular_position_is_refused():
             simulate(system, Multipliers(GAINS, solve), on_curve(system, 0.0, 1.0), t1=0.1)
 
 
-class Threaded(jaxdae.System):
+class Threaded(UnitMass):
     """A unit mass on the `x` axis, by two constraints of which one says nothing below `x = 1`."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def position_constraints(self, t, q):
         beyond = jnp.maximum(q[0] - 1, 0.0) ** 3

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import UnitMass
 from jaxdae import BackendError, Multipliers, simulate, State
 
 PID = diffrax.PIDController(rtol=1e-9, atol=1e-9)
@@ -27,13 +28,10 @@ SLOPES = {"rtol": 0, "atol": 1e-6}
 BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
 
 
-class Driven(jaxdae.System):
+class Driven(UnitMass):
     """A unit mass on a spring."""
 
     stiffness: float | jax.Array = 4.0
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return 0.5 * self.stiffness * q @ q

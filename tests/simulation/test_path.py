@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxdae import Baumgarte, Multipliers, simulate, State, System
+from jaxdae import Baumgarte, Multipliers, simulate, State
+from jaxdae.models import CartesianPendulum
 from jaxdae.systems import dynamics
 
 ROOT = Path(__file__).parents[2]
@@ -17,16 +18,6 @@ PATH = re.findall(
 )
 # From the call to the backend: the frames in which a reader has to find his way.
 MOST_FRAMES = 4
-
-
-class Pendulum(System):
-    """A point mass on a circle."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
-
-    def position_constraints(self, t, q):
-        return jnp.array([q @ q - 1.0])
 
 
 @pytest.fixture
@@ -47,7 +38,7 @@ def frames(backend: str, stacks) -> list[str]:
     """Files from the call to the dynamics, while a run is integrated."""
     start = State(jnp.array([0.6, 0.8]), jnp.zeros(2))
     law = Multipliers(Baumgarte(2.0, 1.0))
-    simulate(Pendulum(), law, start, t1=0.1, dt=0.1, backend=backend)  # pyright: ignore[reportArgumentType]
+    simulate(CartesianPendulum(), law, start, t1=0.1, dt=0.1, backend=backend)  # pyright: ignore[reportArgumentType]
     inner = {"plain": "simulation/plain.py", "native": "kernels/tracing/trace.py"}[backend]
     for stack in stacks:
         files = [x.rpartition("/jaxdae/")[2] for x in stack if "/jaxdae/" in x]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import UnitMass
 from jaxdae import runs
 from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
@@ -111,13 +112,10 @@ def test_what_stays_the_same_from_start_to_start_is_checked_once(monkeypatch):
     np.testing.assert_array_equal(again[::-1], found)
 
 
-class Pulled(jaxdae.System):
+class Pulled(UnitMass):
     """A free point that is pulled."""
 
     pull: jax.Array
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
         return self.pull

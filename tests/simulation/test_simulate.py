@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import UnitMass
 from jaxdae import (
     AugmentedLagrangian,
     Baumgarte,
@@ -42,11 +43,8 @@ def rich(everything):
     return everything, state, run
 
 
-class Oscillator(jaxdae.System):
+class Oscillator(UnitMass):
     """A nonlinear oscillator in the plane, without constraints."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return 2 * q @ q + q[0] ** 2 * q[1]
@@ -152,11 +150,8 @@ def test_penalty_motion_approaches_the_exact_one_like_one_over_alpha(rich):
     np.testing.assert_allclose(np.diff(np.log10(error)), -1, atol=0.02)
 
 
-class Lag(jaxdae.System):
+class Lag(UnitMass):
     """A unit mass pushed by an actuator of first order: `x'' = w`, `w' = u - w`."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
         return w

@@ -10,6 +10,7 @@ import optimistix as optx
 import pytest
 
 import jaxdae
+from helpers.systems import UnitMass
 from jaxdae import (
     BackendError,
     Baumgarte,
@@ -42,14 +43,11 @@ def end(solver, formulation: Any = None, system: Any = PENDULUM, start=START, **
     return simulate(system, formulation, start, solver=solver, **settings)
 
 
-class Sprung(jaxdae.System):
+class Sprung(UnitMass):
     """A mass on a stiff spring whose other end moves, and one that it drives at its resonance."""
 
     stiffness: float | jax.Array = 1e8
     damping: float = 2e4
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         stiff = 0.5 * self.stiffness * (q[0] - 0.1 * jnp.sin(t)) ** 2

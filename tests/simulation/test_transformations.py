@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxdae
+from helpers.systems import UnitMass
 from jaxdae import BackendError, Multipliers, simulate, State
 from jaxdae.kernels.integration.run import TIMES
 from jaxdae.tuning import EnergyDrift, TrackingError
@@ -22,13 +22,10 @@ PID = diffrax.PIDController(rtol=1.0, atol=1.0)
 POINTS = np.array([[2.0, 0.5, 0.13, 0.01, 0.31, 0.05], [2.2, 0.4, 0.15, 0.02, 0.33, 0.06]])
 
 
-class Spring(jaxdae.System):
+class Spring(UnitMass):
     """A nonlinear spring in a field that swings."""
 
     stiffness: Any
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
         return jnp.cos(3 * t) - self.stiffness * q * jnp.exp(q)
@@ -188,13 +185,10 @@ def test_a_backend_asked_for_by_name_refuses_derivatives_by_times():
     assert reasons == [f"only {TIMES}"]
 
 
-class Rooted(jaxdae.System):
+class Rooted(UnitMass):
     """A body on a spring whose force is not a number below zero."""
 
     stiffness: Any
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return self.stiffness**2 * jnp.sum(q) ** 3 / 3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from helpers.systems import MassOnCircle
+from helpers.systems import MassOnCircle, UnitMass
 from jaxdae.solvers import AdamsBashforth, Projected
 from jaxdae.solvers.adams_bashforth import _weights
 from jaxdae.solvers.grid import Grid
@@ -68,11 +68,8 @@ def test_steps_may_be_of_different_lengths():
     np.testing.assert_allclose(np.log2(np.divide(*errors)), 4.0, atol=0.15)
 
 
-class Damped(jaxdae.System):
+class Damped(UnitMass):
     """A violation that decays: a free mass held to a line, at a distance, by gains alone."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def position_constraints(self, t, q):
         return q[:1]

@@ -10,7 +10,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
-from helpers.systems import DrivenPendulum, Turning
+from helpers.systems import DrivenPendulum, Turning, UnitMass
 from jaxdae.solvers import ConstrainedTerm, GeneralizedAlpha, Projected
 from jaxdae.solvers.generalized_alpha import coefficients, first_order_coefficients
 
@@ -58,13 +58,10 @@ def test_coefficients_are_of_second_order_and_have_the_errors_that_they_say(rho_
     assert 1 / 6 - moved == pytest.approx(one.position_error, abs=1e-15)
 
 
-class Oscillator(jaxdae.System):
+class Oscillator(UnitMass):
     """`q'' = -omega^2 q` and `w' = -omega w`."""
 
     omega: float = 1.0
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return 0.5 * self.omega**2 * q @ q

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from helpers.systems import MassOnCircle
+from helpers.systems import MassOnCircle, UnitMass
 from jaxdae.models import AppellHamel, KnifeEdge
 from jaxdae.solvers import half_explicit as coefficients, HalfExplicit, Projected
 
@@ -56,11 +56,8 @@ def test_velocity_constraints(model):
     assert np.abs(found.violation.phi_dot).max() < 1e-14
 
 
-class Motor(jaxdae.System):
+class Motor(UnitMass):
     """A mass on a circle, pushed along by a force that builds up: `w' = u - w`."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
         return w[0] * jnp.stack([-q[1], q[0]])

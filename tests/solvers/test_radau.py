@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from helpers.systems import DrivenPendulum, MassOnCircle
+from helpers.systems import DrivenPendulum, MassOnCircle, UnitMass
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.solvers import Projected, radau_stages as coefficients, RadauIIA, Rodas5P
 
@@ -57,11 +57,8 @@ def test_constraints_that_depend_on_time_hold_at_steps_and_between():
     np.testing.assert_allclose(found.q, exact.q, atol=3e-8)
 
 
-class Rod(jaxdae.System):
+class Rod(UnitMass):
     """Two masses on a stiff, damped rod, the first on a circle."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         stretch = jnp.linalg.norm(q[2:] - q[:2]) - 0.5

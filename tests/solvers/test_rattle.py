@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 import jaxdae
-from helpers.systems import DrivenPendulum, Massless, MassOnCircle, Turning
+from helpers.systems import (
+    DoublePendulum,
+    DrivenPendulum,
+    Massless,
+    MassOnCircle,
+    Turning,
+    UnitMass,
+)
 from jaxdae.models.chain import Chain
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.solvers import ConstrainedTerm, Projected, Rattle, rattle as coefficients
@@ -50,11 +57,8 @@ def feedback(t, q, v, w):
     return -0.5 * v[1] + 0.1 * w[0] + jnp.cos(3 * t)
 
 
-class Rolling(jaxdae.System):
+class Rolling(UnitMass):
     """On a sphere, with a rolling contact that depends on time."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return 3 * q[0] + q[1]
@@ -71,11 +75,8 @@ ROLLING = jaxdae.consistent_state(
 )
 
 
-class AppellHamel(jaxdae.System):
+class AppellHamel(UnitMass):
     """A constraint that is not affine in the velocities."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return 0.7 * q[2] + 0.5 * q[0] ** 2
@@ -196,16 +197,6 @@ def test_kernels_make_the_same_steps_and_rows_between_are_on_the_constraints(nam
     np.testing.assert_allclose(native.q, plain.q, atol=1e-13)
     np.testing.assert_allclose(native.v, plain.v, atol=1e-13)
     np.testing.assert_allclose(native.multipliers, plain.multipliers, atol=1e-12)
-
-
-class DoublePendulum(jaxdae.System):
-    """Masses `(1, 1)` on links `(1, 1)` by absolute angles: no constraints, mass of the angles."""
-
-    def kinetic_energy(self, t, q, v):
-        return v[0] ** 2 + 0.5 * v[1] ** 2 + v[0] * v[1] * jnp.cos(q[0] - q[1])
-
-    def potential_energy(self, t, q):
-        return -9.81 * (2 * jnp.cos(q[0]) + jnp.cos(q[1]))
 
 
 class Rope(DrivenPendulum):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.systems import HarmonicOscillator
 from jaxdae import Hamiltonian, MinimumNormSolve, Multipliers, simulate, State
 from jaxdae.control import AbstractSampledController
 from jaxdae.models import CartesianPendulum
@@ -95,20 +96,12 @@ def test_orders_are_even(solver, order, exact):
     np.testing.assert_allclose(np.log2(first / second), order, atol=0.1)
 
 
-class Free(jaxdae.System):
-    """An oscillator without constraints."""
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
-
-    def potential_energy(self, t, q):
-        return 2.0 * q @ q
-
-
 @BACKENDS
 def test_without_constraints_a_step_is_a_half_one_after_the_inverse_of_one_backward(backend):
     """`R(z / 2) / R(-z / 2)` of the method's stability function, and of modulus 1."""
-    made = run(system=Free(), start=State([1.0], [0.0]), t1=0.3, dt=0.3, backend=backend)
+    made = run(
+        system=HarmonicOscillator(4.0), start=State([1.0], [0.0]), t1=0.3, dt=0.3, backend=backend
+    )
     z = np.asarray(2j * 0.3)
     factor = complex(stability_function(RK4(), z / 2) / stability_function(RK4(), -z / 2))
     found = float(made.q[-1, 0]) - 1j * float(made.v[-1, 0]) / 2.0

@@ -11,6 +11,7 @@ import optimistix as optx
 import pytest
 
 import jaxdae
+from helpers.systems import UnitMass
 from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
 from jaxdae.solvers.base import AbstractTracedSolver
 
@@ -19,13 +20,10 @@ class Trial(diffrax.Kvaerno3, AbstractTracedSolver):
     """The ESDIRK method of order 3 [Kvaerno2004], traced as it is."""
 
 
-class VanDerPol(jaxdae.System):
+class VanDerPol(UnitMass):
     """`x'' = mu (1 - x^2) x' - x`, stiff where `mu` is large."""
 
     mu: float = 10.0
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
         return 0.5 * q @ q

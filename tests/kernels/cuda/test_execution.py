@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -27,7 +28,7 @@ from helpers.spring import run, Spring, START
 from jaxdae import State
 from jaxdae.kernels.cuda import ptx
 from jaxdae.kernels.cuda.device_lanes import DeviceLanes
-from jaxdae.models import CartesianPendulum, SliderCrank
+from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
 from jaxdae.solvers.base import AbstractTracedSolver
 
@@ -35,34 +36,23 @@ TESTS = Path(__file__).parents[2]
 GPU = Gpu()
 ROUND_OFF = {np.dtype(x): 1000 * np.finfo(x).eps for x in (np.float64, np.float32)}
 STABLE = jaxdae.Baumgarte(K_D=20.0, K_P=100.0)
-# System, formulation, length of a step.
-CASES = {
-    "slider-crank": (SliderCrank(), jaxdae.AugmentedLagrangian(1e3), 1e-3),
-    "pendulum": (CartesianPendulum(), jaxdae.Hamiltonian(), 1e-2),
-}
-STEPS = 3
+DT, STEPS = 1e-2, 3
+FIXED = {"solver": RK4(), "dt": DT}
+# Steps of other lengths in each member.
+ADAPTIVE = {
+    "solver": diffrax.Tsit5(), "max_steps": 64,
+    "stepsize_controller": diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.2, icoeff=0.5),
+}  # fmt: skip
 
 
-def fixed(dt: float) -> dict:
-    return {"solver": RK4(), "dt": dt}
-
-
-def adaptive(dt: float) -> dict:
-    """Steps of other lengths in each member."""
-    del dt
-    control = diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.2, icoeff=0.5)
-    return {"solver": diffrax.Tsit5(), "stepsize_controller": control, "max_steps": 64}
-
-
-def motion(name: str, method, dtype=jnp.float64):
-    """The end of a run as a function of its start, and two starts in the middle of each other."""
-    system, formulation, dt = CASES[name]
-    system, formulation = jax.tree.map(lambda x: jnp.asarray(x, dtype), (system, formulation))
+def motion(method: dict[str, Any], dtype=jnp.float64):
+    """The end of a run of a pendulum as a function of its start, and a start."""
+    system = jax.tree.map(lambda x: jnp.asarray(x, dtype), CartesianPendulum())
 
     def end(q, v):
         found = jaxdae.simulate(
-            system, formulation, State(q, v), t1=STEPS * dt, saveat=diffrax.SaveAt(t1=True),
-            throw=False, start_tolerance=None, backend="native", **method(dt),
+            system, jaxdae.Hamiltonian(), State(q, v), t1=STEPS * DT, throw=False,
+            saveat=diffrax.SaveAt(t1=True), start_tolerance=None, backend="native", **method,
         )  # fmt: skip
         return found.final_state.q, found.final_state.v, found.stats["num_steps"]
 
@@ -108,9 +98,9 @@ def agree(function, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [fixed, adaptive])
+@pytest.mark.parametrize("method", [FIXED, ADAPTIVE], ids=["fixed", "adaptive"])
 def test_runs_tangents_and_adjoints(method):
-    end, start = motion("pendulum", method)
+    end, start = motion(method)
     found, launched = agree(jax.vmap(lambda q, v: both(end, q, v)), *spread(start, 3))
     assert {x.words[-1] for x in launched} == {3}
     assert len(launched) >= 2
@@ -119,7 +109,7 @@ def test_runs_tangents_and_adjoints(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [fixed, adaptive])
+@pytest.mark.parametrize("method", [FIXED, ADAPTIVE], ids=["fixed", "adaptive"])
 def test_threads_serve_several_members_each(method, monkeypatch):
     """Seven members on four threads, whose memory for checkpoints is used again.
 
@@ -128,7 +118,7 @@ def test_threads_serve_several_members_each(method, monkeypatch):
     monkeypatch.setattr(ptx, "_BLOCK", 2)
     monkeypatch.setattr(ptx, "_MOST_THREADS", 4)
     monkeypatch.setattr(DeviceLanes, "kept_bytes", 40)
-    end, start = motion("pendulum", method)
+    end, start = motion(method)
     _, launched = agree(jax.vmap(lambda q, v: back(end, q, v)), *spread(start, 7))
     assert {(x.grid[0], x.block[0], x.words[-1]) for x in launched} == {(2, 2, 7)}
 
@@ -136,7 +126,7 @@ def test_threads_serve_several_members_each(method, monkeypatch):
 @pytest.mark.slow
 def test_a_member_that_fails_leaves_the_others_alone():
     """A start that is no number, and one that is too fast for the numbers there are."""
-    end, start = motion("pendulum", adaptive)
+    end, start = motion(ADAPTIVE)
     q, v = spread(start, 5)
     failing = q.at[1, 0].set(jnp.nan), v.at[3].multiply(1e160)
     (state, slopes), _ = agree(jax.vmap(lambda q, v: back(end, q, v)), *failing)
@@ -150,12 +140,12 @@ def test_a_member_that_fails_leaves_the_others_alone():
 
 @pytest.mark.slow
 def test_second_derivatives_of_a_constrained_system():
-    system, formulation, dt = CartesianPendulum(), jaxdae.Multipliers(STABLE), 1e-2
+    system, formulation = CartesianPendulum(), jaxdae.Multipliers(STABLE)
 
     def cost(q, v):
         found = jaxdae.simulate(
-            system, formulation, State(q, v), t1=2 * dt, saveat=diffrax.SaveAt(t1=True),
-            throw=False, start_tolerance=None, backend="native", **fixed(dt),
+            system, formulation, State(q, v), t1=2 * DT, saveat=diffrax.SaveAt(t1=True),
+            throw=False, start_tolerance=None, backend="native", **FIXED,
         )  # fmt: skip
         return jnp.sum(found.final_state.q**3) + found.final_state.v @ found.final_state.q
 
@@ -167,7 +157,7 @@ def test_second_derivatives_of_a_constrained_system():
 
 @pytest.mark.slow
 def test_single_precision():
-    end, start = motion("pendulum", fixed, jnp.float32)
+    end, start = motion(FIXED, jnp.float32)
     (_, slopes), _ = agree(jax.vmap(lambda q, v: back(end, q, v)), *spread(start, 3))
     assert {x.dtype for x in slopes} == {np.dtype(np.float32)}
 
@@ -176,20 +166,20 @@ def test_single_precision():
 @pytest.mark.parametrize(
     ("method", "saveat"),
     [
-        (fixed, diffrax.SaveAt(t0=True, ts=jnp.linspace(0, 2e-3, 5), t1=True)),
-        (adaptive, diffrax.SaveAt(steps=True)),
+        (FIXED, diffrax.SaveAt(t0=True, ts=jnp.linspace(0, 0.02, 5), t1=True)),
+        (ADAPTIVE, diffrax.SaveAt(steps=True)),
     ],
 )
 def test_rows_at_times_and_at_steps(method, saveat, monkeypatch):
     # A check of the times would call Python, which JAX refuses to write into a program for a GPU
     # where there is none.
     monkeypatch.setattr(eqx, "error_if", lambda x, *_: x)
-    system, formulation, dt = CASES["slider-crank"]
+    system = CartesianPendulum()
 
     def rows(q, v):
         found = jaxdae.simulate(
-            system, formulation, State(q, v), t1=3 * dt, saveat=saveat, throw=False,
-            start_tolerance=None, backend="native", **method(dt),
+            system, jaxdae.AugmentedLagrangian(1e3), State(q, v), t1=3 * DT, saveat=saveat,
+            throw=False, start_tolerance=None, backend="native", **method,
         )  # fmt: skip
         return found.q, found.v, found.ts
 
@@ -199,11 +189,11 @@ def test_rows_at_times_and_at_steps(method, saveat, monkeypatch):
     for x in (q, v):
         np.testing.assert_array_equal(np.isfinite(x).all(axis=2), saved)
     # Of a time that is the sum of three steps.
-    np.testing.assert_allclose(np.where(saved, ts, 0.0).max(axis=1), 3 * dt, rtol=1e-15)
+    np.testing.assert_allclose(np.where(saved, ts, 0.0).max(axis=1), 3 * DT, rtol=1e-15)
     if saveat.subs.steps:
         assert not saved.all(axis=1).any()  # rows beyond the last step
     else:
-        wanted = [0.0, *np.linspace(0, 2e-3, 5), 3 * dt]
+        wanted = [0.0, *np.linspace(0, 0.02, 5), 3 * DT]
         np.testing.assert_allclose(ts, np.tile(wanted, (3, 1)), rtol=1e-15)
 
 

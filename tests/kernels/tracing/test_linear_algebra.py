@@ -147,7 +147,7 @@ def mechanism(n, c):
 
 
 @pytest.mark.parametrize("axes", [None, (0, 0, 0, 0), (None, 0, None, None), (None, None, 0, None)])
-@pytest.mark.parametrize("size", [(4, 2), (6, 3), (20, 9)], ids=str)
+@pytest.mark.parametrize("size", [(4, 2), (20, 9)], ids=str)
 def test_the_whole_saddle_point_system_is_eliminated(size, axes, in_numpy):
     """By its entries alone, for one system and for each of a batch, as large as a system or not."""
     given, mask = mechanism(*size), [np.asarray(x) != 0 for x in mechanism(*size)]
