@@ -46,6 +46,14 @@ def test_a_run_that_is_cut_off_goes_on_as_if_it_had_not_been(tmp_path, name):
     assert 0 < resumed.evaluations < uninterrupted.evaluations
 
 
+@pytest.mark.slow
+def test_more_steps_continue_the_run_that_they_would_have_been(tmp_path):
+    path = tmp_path / "run.ckpt"
+    run("lm", path, steps=4)
+    longer, at_once = run("lm", path, resume=True, steps=9), run("lm", steps=9)
+    assert longer.histories.loss.tobytes() == at_once.histories.loss.tobytes()
+
+
 class Changing:
     """An objective of the same name and data, whose code is another after a change."""
 
