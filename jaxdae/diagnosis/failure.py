@@ -77,8 +77,10 @@ def describe_failure(trajectory, solver=None, control=None) -> str:
     system = trajectory.system
     reason = reason_of(trajectory.result)
     cause = _of_controller(trajectory)
+    # Velocities that the formulation could not recover make all else no number.
+    recovered = all(np.isfinite(np.asarray(x)).all() for x in (state.q, state.v, state.w))
     undefined = None
-    if cause is None and trajectory.plain:
+    if cause is None and trajectory.plain and recovered:
         undefined = describe_nonfinite(system, trajectory.controller, t, state)
     if undefined is not None:
         return f"the run stopped at t = {t:.6g} s ({reason}). {undefined}"

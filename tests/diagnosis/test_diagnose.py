@@ -313,16 +313,20 @@ def test_what_saved_no_states_has_no_values():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("independent", "parts"),
-    [
-        ("crank", ["J itself is nearly singular there", "nor does NullSpace"]),
-        ("slider", ["a row of their Jacobian nearly vanishes", "involved: 'loop y'"]),
-    ],
-)
-def test_no_other_choice_is_advised_where_the_constraints_are_singular(independent, parts):
-    with pytest.raises(SimulationError) as caught:
-        simulate(CRANK, VelocityElimination(independent), CRANKED, t1=1.0)
-    for part in (*parts, "stopped at t = 0.24988", "solve=SingularityRobust()"):
-        assert part in str(caught.value)
-    assert "VelocityElimination(independent" not in str(caught.value)
+@pytest.mark.parametrize("tolerance", [1e-8, 1e-9])
+def test_no_other_choice_is_advised_where_the_constraints_are_singular(tolerance):
+    """Which of the two is said depends on how near the last step came, to rounding."""
+    control = diffrax.PIDController(rtol=tolerance, atol=tolerance)
+    with pytest.raises(SimulationError, match=r"stopped at t = 0\.24988") as caught:
+        simulate(
+            CRANK, VelocityElimination("slider"), CRANKED,
+            t1=1.0, stepsize_controller=control, max_steps=1000,
+        )  # fmt: skip
+    message = str(caught.value)
+    split = "J itself is nearly singular there, with the least singular value"
+    rows = "The constraints lose independence there"
+    assert (split in message and "nor does NullSpace" in message) or (
+        rows in message and "involved: 'loop y'" in message
+    )
+    assert "solve=SingularityRobust()" in message
+    assert "VelocityElimination(independent" not in message
