@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.graph.expressions import CALL, CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.graph.operations import OPERATIONS
@@ -118,6 +120,10 @@ class _Emission:
     def _computed(self, node: int, operation: str, arguments) -> Register:
         if operation in _OF_BOTH and arguments[0] in self._angles:
             return self._of_both(arguments[0])[_OF_BOTH.index(operation)]
+        if _is_marked(self._graph, operation, arguments):
+            # By sums, which processors have more room for than for comparisons and choices.
+            x = self._register(arguments[1])
+            return x - (x - x)
         if node in self._terms:
             return self._sum(operation, self._terms[node])
         registers = [self._register(x) for x in arguments]
@@ -163,3 +169,13 @@ def angles_of_both(graph: Graph, needed: list[int]) -> set[int]:
         for name in _OF_BOTH
     )
     return sines & cosines
+
+
+def _is_marked(graph: Graph, operation: str, arguments) -> bool:
+    """Whether a node is a number where that is finite, else NaN."""
+    if operation != "select":
+        return False
+    condition, yes, no = arguments
+    asked = graph.nodes[condition]
+    other = graph.value(no)
+    return asked == ("is_finite", (yes,)) and other is not None and bool(np.isnan(other))

@@ -168,10 +168,24 @@ class Graph:
         node = self._known.get(key)
         return self._new(key, operation, (x, y)) if node is None else node
 
-    def is_positive(self, node: int) -> bool:
-        """Whether a node is a constant, and no negative zero."""
-        value = self._constants.get(node)
-        return value is not None and (value != 0 or math.copysign(1.0, value) > 0)
+    def is_positive(self, node: int, depth: int = 8) -> bool:
+        """Whether a node is surely no negative zero."""
+        operation, parts = self.nodes[node]
+        if operation == CONSTANT:
+            return parts[0] != 0 or math.copysign(1.0, parts[0]) > 0
+        if operation in OPERATIONS and OPERATIONS[operation].positive:
+            return True
+        if depth == 0 or operation not in ("add", "sub", "mul", "select"):
+            return False
+        if operation == "mul":
+            return parts[0] == parts[1]
+        if operation == "select":
+            # Where x is zero, zero, else x.
+            asked, compared = self.nodes[parts[0]]
+            zero = self.constant(0.0)
+            is_zero = asked == "eq" and parts[2] in compared and zero in compared
+            return all(self.is_positive(x, depth - 1) for x in parts[1 : 2 if is_zero else 3])
+        return any(self.is_positive(x, depth - 1) for x in parts[: 2 if operation == "add" else 1])
 
     def dot(self, a: list[int], b: list[int]) -> int:
         """Sum of products, in their order."""

@@ -32,6 +32,7 @@ class Operation(NamedTuple):
         commutative: whether two arguments may change places.
         primitive: whether JAX has a primitive of its name that does it to each entry.
         signs: arguments of which it reads the sign where they are zero.
+        positive: whether a zero that it gives is a positive one, whatever the argument is.
     """
 
     evaluate: Callable[..., Any]
@@ -42,6 +43,7 @@ class Operation(NamedTuple):
     commutative: bool = False
     primitive: bool = True
     signs: tuple[int, ...] = ()
+    positive: bool = False
 
     @property
     def arguments(self) -> int:
@@ -92,7 +94,7 @@ OPERATIONS: dict[str, Operation] = {
     "mul": Operation(np.multiply, jnp.multiply, operator.mul, commutative=True),
     "div": Operation(np.divide, jnp.divide, operator.truediv, signs=(1,)),
     "neg": Operation(np.negative, jnp.negative, operator.neg),
-    "abs": Operation(np.abs, jnp.abs, abs),
+    "abs": Operation(np.abs, jnp.abs, abs, positive=True),
     "sign": Operation(_sign, jnp.sign, _method("sign")),
     "max": Operation(np.maximum, jnp.maximum, _intrinsic("maximum"), commutative=True),
     "min": Operation(np.minimum, jnp.minimum, _intrinsic("minimum"), commutative=True),
@@ -104,21 +106,21 @@ OPERATIONS: dict[str, Operation] = {
     "single": Operation(_single, _portable_single, _method("single"), primitive=False),
     "rem": _function(np.fmod, jax.lax.rem, remainders.REM),
     "sin": _function(np.sin, jnp.sin, trigonometric.SIN),
-    "cos": _function(np.cos, jnp.cos, trigonometric.COS),
+    "cos": _function(np.cos, jnp.cos, trigonometric.COS, positive=True),
     "tan": _function(np.tan, jnp.tan, trigonometric.TAN),
     "asin": _function(np.arcsin, jnp.arcsin, inverse_trigonometric.asin),
-    "acos": _function(np.arccos, jnp.arccos, inverse_trigonometric.acos),
+    "acos": _function(np.arccos, jnp.arccos, inverse_trigonometric.acos, positive=True),
     "atan": _function(np.arctan, jnp.arctan, inverse_trigonometric.atan),
     "atan2": _function(np.arctan2, jnp.arctan2, inverse_trigonometric.atan2, signs=(0, 1)),
     "sinh": _function(np.sinh, jnp.sinh, exponential.sinh),
-    "cosh": _function(np.cosh, jnp.cosh, exponential.cosh),
+    "cosh": _function(np.cosh, jnp.cosh, exponential.cosh, positive=True),
     "tanh": _function(np.tanh, jnp.tanh, exponential.tanh),
     "asinh": _function(np.arcsinh, jnp.arcsinh, logarithmic.asinh),
     "acosh": _function(np.arccosh, jnp.arccosh, logarithmic.acosh),
     "atanh": _function(np.arctanh, jnp.arctanh, logarithmic.atanh),
-    "exp": _function(np.exp, jnp.exp, exponential.exp),
+    "exp": _function(np.exp, jnp.exp, exponential.exp, positive=True),
     "expm1": _function(np.expm1, jnp.expm1, exponential.expm1),
-    "log": _function(np.log, jnp.log, logarithmic.log),
+    "log": _function(np.log, jnp.log, logarithmic.log, positive=True),
     "log1p": _function(np.log1p, jnp.log1p, logarithmic.log1p),
     "pow": _function(np.power, jnp.power, powers.pow, signs=(0,)),
     "cbrt": _function(np.cbrt, jnp.cbrt, powers.cbrt),
