@@ -77,10 +77,10 @@ def describe_failure(trajectory, solver=None, control=None) -> str:
     system = trajectory.system
     reason = reason_of(trajectory.result)
     cause = _of_controller(trajectory)
-    # Velocities that the formulation could not recover make all else no number.
-    recovered = all(np.isfinite(np.asarray(x)).all() for x in (state.q, state.v, state.w))
+    # Velocities that a formulation could not recover from its own state make all else no number.
+    own, recovered = map(_is_finite, (trajectory.final, (state.q, state.v, state.w)))
     undefined = None
-    if cause is None and trajectory.plain and recovered:
+    if cause is None and trajectory.plain and (recovered or not own):
         undefined = describe_nonfinite(system, trajectory.controller, t, state)
     if undefined is not None:
         return f"the run stopped at t = {t:.6g} s ({reason}). {undefined}"
@@ -105,6 +105,10 @@ def describe_failure(trajectory, solver=None, control=None) -> str:
             trajectory, t, state, least or _too_stiff(trajectory, solver), remedy
         )
     return f"the run stopped at t = {t:.6g} s ({reason}). {cause}"
+
+
+def _is_finite(tree) -> bool:
+    return all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(tree))
 
 
 def _without_end(solver) -> str:
