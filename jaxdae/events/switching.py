@@ -49,7 +49,7 @@ class Switching(NamedTuple):
     events: tuple[Event, ...]
 
 
-class _Switched(System):
+class _WithModes(System):
     """A system whose constraints hold as modes behind its coordinates say, and its controller.
 
     Rows of released constraints are zero, in residuals and Jacobian. Modes are coordinates of no
@@ -172,7 +172,7 @@ class _Contacts(Module):
         length: of the rows of the Jacobian at the start, shape (c,).
     """
 
-    system: _Switched
+    system: _WithModes
     formulation: Multipliers
     unilateral: tuple[bool, ...] = eqx.field(static=True)
     restitution: Any
@@ -301,7 +301,7 @@ def _round_off(x, power) -> float:
     return float(jnp.finfo(x.dtype).eps) ** power
 
 
-class _Margin(Module):
+class _GapOrReaction(Module):
     """What is left until a unilateral constraint is caught or released: its gap, or its reaction.
 
     Args:
@@ -339,7 +339,7 @@ class _While(Module):
     """
 
     function: Callable
-    system: _Switched
+    system: _WithModes
     mode: int = eqx.field(static=True)
     holds: bool = eqx.field(static=True)
 
@@ -349,7 +349,7 @@ class _While(Module):
         return jnp.where(holds == self.holds, value, 1.0)
 
 
-class _Switch(Module):
+class _Decision(Module):
     """The state behind an event.
 
     Args:
@@ -465,7 +465,7 @@ def switching(
         law = _OwnCoordinates(law, n)
     given = formulation.solve
     solve = ZeroRowsSolve() if isinstance(given, AutomaticSolve) else ZeroRowsSolve(given)  # pyright: ignore[reportArgumentType]
-    switched = _Switched(system, controller, rows, n, counts)
+    switched = _WithModes(system, controller, rows, n, counts)
     jac = jax.lax.stop_gradient(mass_and_jacobian(system, t, state.q, state.v)[1])
     length = jnp.maximum(jnp.linalg.norm(jac, axis=1), _round_off(jac, 1.0))
     contacts = _Contacts(
@@ -492,14 +492,16 @@ def _events(contacts: _Contacts, labels: Labels, one_sided, hold, release):
     for mode, row in enumerate(contacts.system.rows):
         if row in one_sided:
             yield Event(
-                _Margin(contacts, mode), reset=_Switch(contacts), name=labels.constraint(row)
+                _GapOrReaction(contacts, mode),
+                reset=_Decision(contacts),
+                name=labels.constraint(row),
             )
         for events, holds in ((hold, True), (release, False)):
             if row in events:
                 event = events[row]
-                watched = _While(event.function, contacts.system, mode, not holds)
+                function = _While(event.function, contacts.system, mode, not holds)
                 yield Event(
-                    watched, direction=event.direction, reset=_Switch(contacts, mode, holds),
+                    function, direction=event.direction, reset=_Decision(contacts, mode, holds),
                     name=event.name,
                 )  # fmt: skip
 
@@ -527,7 +529,7 @@ def _start(contacts: _Contacts, t, start: State):
 
 
 @where_known
-def _refuse_start(system: _Switched, t, gaps, rates, overlap, closing) -> None:
+def _refuse_start(system: _WithModes, t, gaps, rates, overlap, closing) -> None:
     labels = system.labels()
     for i in np.flatnonzero(np.asarray(overlap)):
         raise ValueError(

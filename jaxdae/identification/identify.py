@@ -16,7 +16,7 @@ from jaxdae.identification.fit import MeasurementModel, raw_names_of, Settings
 from jaxdae.identification.least_squares import Ended, estimate, repeated
 from jaxdae.identification.preparation import guesses, prepared, usable
 from jaxdae.identification.report import Identification, identification
-from jaxdae.identification.uncertainty import Counts, require_freedom
+from jaxdae.identification.uncertainty import require_freedom, SampleCounts
 from jaxdae.interruptions import heard
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS
@@ -133,7 +133,7 @@ def identify(
     return dataclasses.replace(result, wall_seconds=time.perf_counter() - began)
 
 
-def _best(ended: Ended, counts: Counts) -> Ended:
+def _best(ended: Ended, counts: SampleCounts) -> Ended:
     """The fit of the largest likelihood; an error if it found no decrease at all.
 
     In units of noise levels of its own the sum of squares of every fit is the same: the levels

@@ -10,7 +10,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxdae.identification.fit import Fit, Samples
-from jaxdae.identification.uncertainty import Counts, estimated_noise, first_noise, seen_columns
+from jaxdae.identification.uncertainty import (
+    estimated_noise,
+    first_noise,
+    SampleCounts,
+    seen_columns,
+)
 from jaxdae.tuning.damping import ComposedLeastSquares, levenberg_marquardt
 from jaxdae.tuning.linearization import initialized, Short, shortened, stepped
 
@@ -80,7 +85,7 @@ class Ended(NamedTuple):
 
 
 def estimate(
-    fit: Fit, x, values: Samples, counts: Counts, *, steps: int,
+    fit: Fit, x, values: Samples, counts: SampleCounts, *, steps: int,
     callback: Callable[[np.ndarray], Any] = lambda _: None,
 ) -> Ended:  # fmt: skip
     """Fit a batch of data sets.

@@ -25,10 +25,10 @@ from jaxdae.identification.fit import (
 from jaxdae.identification.least_squares import Data, linearized, repeated
 from jaxdae.identification.uncertainty import (
     channel_freedom,
-    Counts,
     first_noise,
     require_freedom,
     ROUND_OFF,
+    SampleCounts,
 )
 from jaxdae.systems import State, Variables
 from jaxdae.systems.precision import in_dtype
@@ -87,7 +87,7 @@ class Task(NamedTuple):
 
     fit: Fit  # the residuals
     groups: list[list[Piece]]  # the intervals that its batches are made of
-    counts: Counts  # what there is to go by
+    counts: SampleCounts  # what there is to go by
     channels: Mapping[str, Channel]  # by name
     x: Any  # first guess of all unknowns
 
@@ -149,7 +149,7 @@ def prepared(
                 samples[c] += int(np.sum(~np.isnan(found.values)))
                 unknown[c] = found.sigma is None
     others = sum(x.freedom.priors for group in groups for x in group) + known.entries.size
-    counts = Counts(samples, unknown, others)
+    counts = SampleCounts(samples, unknown, others)
     return Task(fit, groups, counts, channels, ravel_pytree(like)[0])
 
 

@@ -99,7 +99,7 @@ def propagated(
     return covariance, errors
 
 
-class Counts(NamedTuple):
+class SampleCounts(NamedTuple):
     """What a fit has to go by."""
 
     samples: np.ndarray  # of each channel
@@ -112,7 +112,7 @@ class Counts(NamedTuple):
         return int(self.samples.sum()) + self.others
 
 
-def first_noise(fit: Fit, counts: Counts) -> np.ndarray:
+def first_noise(fit: Fit, counts: SampleCounts) -> np.ndarray:
     """Spread of the samples of channels whose noise is not known, to begin with."""
     noise = np.ones(len(fit.model.channels))
     for c in np.flatnonzero(counts.unknown_noise):
@@ -134,7 +134,7 @@ def _samples(fit: Fit, c: int) -> np.ndarray:
 
 
 def estimated_noise(
-    fit: Fit, x, values: Samples, counts: Counts, noise: np.ndarray, jac
+    fit: Fit, x, values: Samples, counts: SampleCounts, noise: np.ndarray, jac
 ) -> tuple[np.ndarray, np.ndarray]:
     r"""Noise levels from the residuals of fits, each channel by its own degrees of freedom.
 
@@ -161,7 +161,7 @@ def estimated_noise(
     return np.where(counts.unknown_noise & free & (found > 0), found, noise), freedom
 
 
-def channel_freedom(fit: Fit, x, counts: Counts, jac) -> Float[np.ndarray, "fits channels"]:
+def channel_freedom(fit: Fit, x, counts: SampleCounts, jac) -> Float[np.ndarray, "fits channels"]:
     """Samples of each channel less the parameters that they determine; arguments as above."""
     pairs = zip(np.asarray(jac), np.asarray(x), strict=True)
     taken = np.stack([_leverages(fit, j, fit.units(at)) for j, at in pairs])
@@ -205,7 +205,7 @@ def _squares_by_channel(fit: Fit, x, values: Samples) -> Float[Array, "fits chan
     return eqx.filter_vmap(one)(x, values)
 
 
-def require_freedom(counts: Counts, freedom: np.ndarray, unknowns: int, names) -> None:
+def require_freedom(counts: SampleCounts, freedom: np.ndarray, unknowns: int, names) -> None:
     """Refuse channels whose noise level is wanted and whose samples are all met exactly."""
     rows = zip(names, counts.samples, counts.unknown_noise, freedom, strict=True)
     none = [

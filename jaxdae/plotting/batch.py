@@ -61,7 +61,7 @@ def plot_batch(
         ValueError: when a quantity is not one of these, the run is no batch, or has no members.
     """
     readout.check_quantities(quantities, (*QUANTITIES, *_HEADINGS))
-    members = _Members(run)
+    members = _DrawnMembers(run)
     labels = readout.get_labels(run, labels)
     panels = [panel for quantity in quantities for panel in _panels(run, members, labels, quantity)]
     alone = members.size == 1
@@ -78,7 +78,7 @@ def plot_batch(
     return figure
 
 
-class _Panel(NamedTuple):
+class _FanPanel(NamedTuple):
     """One number of each member in its rows, shape `(members, rows)`."""
 
     heading: str
@@ -86,7 +86,7 @@ class _Panel(NamedTuple):
     logarithmic: bool = False
 
 
-class _Members:
+class _DrawnMembers:
     """What all panels share; batch axes are one, and rows that do not count have the time `nan`."""
 
     def __init__(self, run: Any):
@@ -150,25 +150,25 @@ def _name(run: Any, place: tuple[int, ...]) -> str:
     return ", ".join(parts) or f"member {', '.join(map(str, place))}"
 
 
-def _panels(run: Any, members: _Members, labels: Any, quantity: str) -> list[_Panel]:
+def _panels(run: Any, members: _DrawnMembers, labels: Any, quantity: str) -> list[_FanPanel]:
     if quantity == "energy":
-        return [_Panel(_HEADINGS[quantity], members.columns(run.energy)[..., 0])]
+        return [_FanPanel(_HEADINGS[quantity], members.columns(run.energy)[..., 0])]
     values = getattr(run.violation if quantity in _HEADINGS else run, quantity)
     columns = None if values is None else members.columns(values)
     if columns is None or columns.shape[-1] == 0:
         what = f"residuals {quantity}" if quantity in _HEADINGS else QUANTITIES[quantity][0]
         raise ValueError(f"the runs have no {what}; leave {quantity!r} out")
     if quantity in _HEADINGS:
-        return [_Panel(_HEADINGS[quantity], np.linalg.norm(columns, axis=-1), logarithmic=True)]
+        return [_FanPanel(_HEADINGS[quantity], np.linalg.norm(columns, axis=-1), logarithmic=True)]
     names, units = names_and_units(run, labels, quantity, columns.shape[-1])
     head = "λ of " if quantity == "multipliers" else ""
     return [
-        _Panel(readout.with_unit(head + name, unit), columns[..., i])
+        _FanPanel(readout.with_unit(head + name, unit), columns[..., i])
         for i, (name, unit) in enumerate(zip(names, units, strict=True))
     ]
 
 
-def _draw_fan(ax: Axes, members: _Members, panel: _Panel, *, named: bool) -> None:
+def _draw_fan(ax: Axes, members: _DrawnMembers, panel: _FanPanel, *, named: bool) -> None:
     """Bands, median, members and failures; one legend is enough for all panels."""
     ax.set_ylabel(panel.heading)
     lines = members.on_grid(panel.values)
@@ -214,7 +214,7 @@ def _draw_crosses(ax: Axes, places: np.ndarray, **more) -> None:
         ax.plot(places, np.zeros(places.size), **_CROSSES, **place, **more)
 
 
-def _draw_last(ax: Axes, members: _Members, panel: _Panel) -> None:
+def _draw_last(ax: Axes, members: _DrawnMembers, panel: _FanPanel) -> None:
     """The last values of the members that reached their end: each, or a histogram of many."""
     rows = np.isfinite(members.ts).sum(axis=1)
     last = panel.values[np.arange(members.size), np.maximum(rows - 1, 0)]
@@ -256,7 +256,7 @@ def _draw_last(ax: Axes, members: _Members, panel: _Panel) -> None:
         ax.set_ylim(known[0] - room, known[0] + room)
 
 
-def _remark(members: _Members) -> str:
+def _remark(members: _DrawnMembers) -> str:
     """What a reader must know: failures, interpolation, and motions that rows may not show."""
     times = members.ends[~members.success]
     head = f"{members.size} member{'s' * (members.size != 1)}"

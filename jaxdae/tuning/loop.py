@@ -101,8 +101,8 @@ def tune(
     fixed. The result holds the best parameters at which the objective was evaluated.
 
     By default the kind of objective decides how, and `TuningResult.method` says it: least squares
-    by Levenberg-Marquardt where the objective offers residuals of few parameters, Adam elsewhere.
-    An objective that is a sum of squares offers them by a method `residuals(params)`, a vector; it
+    by Levenberg-Marquardt where the objective has residuals of few parameters, Adam elsewhere.
+    An objective that is a sum of squares gives them by a method `residuals(params)`, a vector; it
     need not be callable then. `LeastSquares(function)` makes such an objective of a function.
 
     Adam bears objectives that are noisy or steep, and makes all `steps` whether they are enough or
@@ -117,7 +117,7 @@ def tune(
 
     Args:
         objective: maps the resolved parameters (parametrizations replaced by their values) to a
-            scalar, or offers `residuals`; traceable. Its attribute `mode`, if any, says how to
+            scalar, or has `residuals`; traceable. Its attribute `mode`, if any, says how to
             differentiate it.
         params: pytree of parameters.
         optimizer: a name in `jaxdae.tuning.optimizers.OPTIMIZERS` ("lm", "gauss-newton", "l-bfgs",

@@ -16,7 +16,7 @@ LARGE = 256
 # are added up over the stages of a step.
 OUTER = 96
 # Entries of a matrix in memory from which on a row times it is a call in steps of implicit methods:
-# columns of factors are gone through by whole registers.
+# columns of factors are gone through a register at a time.
 _FACTORS = 49
 
 

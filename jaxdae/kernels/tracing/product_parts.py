@@ -38,7 +38,7 @@ class Rank(NamedTuple):
         return self.start + self.rows * self.columns
 
 
-class Factors(NamedTuple):
+class FactoredProduct(NamedTuple):
     """Matrices of nodes `A`, shape (m, k), and `B`, shape (k, n), of a part `A B` of an array."""
 
     left: np.ndarray
@@ -52,7 +52,7 @@ class Factors(NamedTuple):
         return Rank(self.start, rows, terms, columns)
 
 
-def factors(graph: Graph, nodes: np.ndarray) -> list[Factors]:
+def factors(graph: Graph, nodes: np.ndarray) -> list[FactoredProduct]:
     """Parts of an array, in the order of its entries, that are products or transposes of such."""
     result, at, flat = [], 0, nodes.ravel()
     while at + OUTER <= flat.size:
@@ -63,7 +63,7 @@ def factors(graph: Graph, nodes: np.ndarray) -> list[Factors]:
     return result
 
 
-def _factors_at(graph: Graph, flat: np.ndarray, at: int) -> Factors | None:
+def _factors_at(graph: Graph, flat: np.ndarray, at: int) -> FactoredProduct | None:
     operation, (call, *number) = graph.nodes[int(flat[at])]
     if operation != RESULT or number != [0]:
         return None
@@ -76,9 +76,9 @@ def _factors_at(graph: Graph, flat: np.ndarray, at: int) -> Factors | None:
     b = _matrix(arguments[1], (k, n), callee.right)
     numbers = call + 1 + np.arange(m * n)  # results follow their call
     if np.array_equal(nodes, numbers):
-        return Factors(a, b, at)
+        return FactoredProduct(a, b, at)
     turned = np.array_equal(nodes, numbers.reshape(m, n).T.ravel())
-    return Factors(b.T, a.T, at) if turned else None
+    return FactoredProduct(b.T, a.T, at) if turned else None
 
 
 def _matrix(entries: tuple[int, ...], shape: tuple[int, int], layout: MatrixLayout) -> np.ndarray:
