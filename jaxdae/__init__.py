@@ -61,6 +61,7 @@ Control:
 
     PD                    Proportional-derivative control.
     PID                   Proportional-integral-derivative control.
+    Sampled               A digital controller: a policy that is asked at samples.
     ServoConstraint       Controller that enforces program constraints `f(t, q, v) = 0`.
     StateFeedback         Linear state feedback around an equilibrium or a trajectory.
 

@@ -26,6 +26,7 @@ from .analysis import (
 from .control import (
     PD as PD,
     PID as PID,
+    Sampled as Sampled,
     ServoConstraint as ServoConstraint,
     StateFeedback as StateFeedback,
 )

@@ -4,6 +4,7 @@ from jaxdae import names as _names
 from jaxdae.control.base import (
     AbstractController as AbstractController,
     AbstractDynamicController as AbstractDynamicController,
+    AbstractHybridController as AbstractHybridController,
     AbstractSampledController as AbstractSampledController,
     attach as attach,
     ControlledSystem as ControlledSystem,
@@ -33,6 +34,7 @@ from jaxdae.control.relative_degree import (
     relative_degree as relative_degree,
     RelativeDegree as RelativeDegree,
 )
+from jaxdae.control.sampled import Sampled as Sampled
 from jaxdae.control.servo import ServoConstraint as ServoConstraint, Singularity as Singularity
 from jaxdae.control.stabilizers import (
     AbstractServoStabilizer as AbstractServoStabilizer,
