@@ -76,6 +76,7 @@ Identify:
 
 Analyze:
 
+    dlqr                  The sampled regulator that minimizes `int (s^T Q s + u^T R u) dt`.
     equilibrium           The equilibrium near a guess: a state of rest in which all forces balance.
     linearize             Linear equations of the perturbed motion about an equilibrium.
     lqr                   The regulator that minimizes `int (s^T Q s + u^T R u) dt`.

@@ -16,6 +16,7 @@ from . import (
     tuning as tuning,
 )
 from .analysis import (
+    dlqr as dlqr,
     equilibrium as equilibrium,
     linearize as linearize,
     lqr as lqr,
