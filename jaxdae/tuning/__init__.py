@@ -24,6 +24,10 @@ from jaxdae.tuning.costs import (
     WeightedSum as WeightedSum,
 )
 from jaxdae.tuning.descent import default_optimizer as default_optimizer
+from jaxdae.tuning.growth import (
+    gradient_growth as gradient_growth,
+    GradientGrowth as GradientGrowth,
+)
 from jaxdae.tuning.loop import tune as tune, TuningStep as TuningStep
 from jaxdae.tuning.objectives import (
     Logarithm as Logarithm,

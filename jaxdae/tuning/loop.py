@@ -306,8 +306,8 @@ class TuningLoop:
 
     def _traced(self, function: Callable) -> Any:
         """The program of all starts of a function of one."""
-        program = jax.jit(jax.vmap(partial(function, self._static), in_axes=(None, 0)))
-        return program.trace(self._arrays, self.state)
+        one = partial(function, self._static)
+        return jax.jit(partial(_of_all, one)).trace(self._arrays, self.state)
 
     def first_again(self) -> Record:
         """The first evaluation once more, by the objective as it is now."""
@@ -378,6 +378,18 @@ class TuningLoop:
         for column, part in pairs:
             column[:rows] = part
         self._done = (rows, strongly_typed(state))
+
+
+def _of_all(function: Callable, arrays: PyTree, states: PyTree) -> Any:
+    """A function of one start for all of them.
+
+    A single one takes no axis of its own: the runs of an objective are often a batch already, and
+    are slower with another axis.
+    """
+    if jax.tree.leaves(states)[0].shape[0] > 1:
+        return jax.vmap(function, in_axes=(None, 0))(arrays, states)
+    out = function(arrays, jax.tree.map(lambda x: x[0], states))
+    return jax.tree.map(lambda x: x[None], out)
 
 
 class _File:
