@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.linalg.positive_definite import solve_positive_definite
@@ -17,6 +18,10 @@ _ENOUGH = 1e-4
 _SMALLEST, _LARGEST = 1e-12, 1e12
 # A parameter that nothing depends on has no scale of its own; it is damped by this part of others'.
 _LEAST_SCALE = 1e-12
+# Of a quadratic model: projected Newton steps to its minimum in the box, and parts of one step that
+# are compared.
+_TURNS = 3
+_PARTS = 0.5 ** np.arange(8)
 
 
 class Local(NamedTuple):
@@ -108,15 +113,19 @@ class GaussNewton(AbstractBoxDescent):
         scale = jnp.diagonal(H)
         least = _LEAST_SCALE * jnp.max(scale, initial=0.0) + jnp.finfo(g.dtype).tiny
         damped = H + jnp.diag(jnp.maximum(scale, least) / step_size)
-        held = _pushed_out(point, g, lower, upper)
-        end = point
-        for _ in range(2):
-            move = jnp.where(held, end - point, 0.0)
-            rest = jnp.where(held, move, -g - damped @ move)
-            matrix = jnp.where(held[:, None] | held[None, :], jnp.eye(g.size), damped)
-            free = point + solve_positive_definite(matrix.astype(g.dtype), rest)
-            end = jnp.clip(jnp.where(held, end, free), lower, upper)
-            held = held | (end != free)
+
+        def turn(_, end):
+            slope = g + damped @ (end - point)
+            held = _pushed_out(end, slope, lower, upper)
+            some = held[:, None] | held[None, :]
+            matrix = jnp.where(some, jnp.eye(g.size, dtype=g.dtype), damped)
+            move = solve_positive_definite(matrix, jnp.where(held, 0.0, -slope))
+            ends = jnp.clip(end + _PARTS[:, None] * move, lower, upper)
+            moves = ends - point
+            values = jnp.sum((moves @ damped / 2 + g) * moves, axis=1)
+            return ends[jnp.argmin(values)]
+
+        end = jax.lax.fori_loop(0, _TURNS, turn, point)
         move = end - point
         return Trial(end, -(g @ move + move @ H @ move / 2))
 
