@@ -1,4 +1,4 @@
-"""Optimal control: inputs that make a cost small, found on the way."""
+"""Optimal control: inputs that make a cost small."""
 
 from .predictive import (
     CompiledPolicy as CompiledPolicy,

@@ -144,7 +144,7 @@ class ProjectedGradient(AbstractBoxDescent):
 
         x+ = clip(x - s g),    s = |dx|^2 / (dx . dg)
 
-    the spectral projected gradient of [Birgin2000], monotone. Derivatives are in reverse mode.
+    the spectral projected gradient of [BirginMartinezRaydan2000], monotone. Derivatives are in reverse mode.
     """
 
     def local(self, function, point):
@@ -223,7 +223,9 @@ def minimize(
             size, fallen, trial.foreseen, trial.point - best, found.gradient - local.gradient
         )
         begun = jnp.where(size > 0, size, method.first_step_size(found, lower, upper))
-        size = jnp.where(first, jnp.where(better, begun, size), jnp.where(better, resized, size / 4))
+        size = jnp.where(
+            first, jnp.where(better, begun, size), jnp.where(better, resized, size / 4)
+        )
         size = jnp.where(size > 0, jnp.clip(size, _SMALLEST, _LARGEST), size)
         last_good = jnp.where(better, size, last_good)
         pick = lambda new, old: jnp.where(better, new, old)  # noqa: E731

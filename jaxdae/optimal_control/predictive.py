@@ -296,7 +296,7 @@ def mpc(
     dt: float | None = None,
     solver: diffrax.AbstractSolver | None = None,
 ) -> PredictivePolicy:
-    r"""Model predictive control as a policy of `jaxdae.control.Sampled` [Rawlings2017].
+    r"""Model predictive control as a policy of `jaxdae.control.Sampled` [RawlingsMayneDiehl2017].
 
         minimize over u_0, …, u_{N-1}:
             sum_k h |cost(t_k, q_k, v_k, w_k, u_k)|^2 + |terminal(t_N, q_N, v_N, w_N)|^2
