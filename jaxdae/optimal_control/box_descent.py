@@ -92,13 +92,13 @@ class AbstractBoxDescent(Module):
 
 
 class GaussNewton(AbstractBoxDescent):
-    r"""Least squares: Gauss-Newton steps on the face of the box, with Levenberg's damping.
+    r"""Least squares: Gauss-Newton steps in the box, with Levenberg's damping.
 
-        minimize |r(x)|^2,    (H + D / s)_ff d_f = -g_f,    x+ = clip(x + d),
-        g = 2 J^T r,  H = 2 J^T J,  D = diag(H)
+        minimize  g^T d + d^T (H + D / s) d / 2    with    lower <= x + d <= upper,
+        g = 2 J^T r,    H = 2 J^T J,    D = diag(H)
 
-    Held are the components at a bound whose gradient pushes them out of the box [Bertsekas1982],
-    and those that a first solution takes beyond one. Derivatives are in forward mode, all
+    by a few projected Newton steps: components at a bound whose slope pushes them out of the box
+    are held, the others are moved and clipped [Bertsekas1982]. Derivatives are in forward mode, all
     directions at once.
     """
 
@@ -114,13 +114,15 @@ class GaussNewton(AbstractBoxDescent):
         least = _LEAST_SCALE * jnp.max(scale, initial=0.0) + jnp.finfo(g.dtype).tiny
         damped = H + jnp.diag(jnp.maximum(scale, least) / step_size)
 
+        parts = jnp.asarray(_PARTS, g.dtype)
+
         def turn(_, end):
             slope = g + damped @ (end - point)
             held = _pushed_out(end, slope, lower, upper)
             some = held[:, None] | held[None, :]
             matrix = jnp.where(some, jnp.eye(g.size, dtype=g.dtype), damped)
             move = solve_positive_definite(matrix, jnp.where(held, 0.0, -slope))
-            ends = jnp.clip(end + _PARTS[:, None] * move, lower, upper)
+            ends = jnp.clip(end + parts[:, None] * move, lower, upper)
             moves = ends - point
             values = jnp.sum((moves @ damped / 2 + g) * moves, axis=1)
             return ends[jnp.argmin(values)]
@@ -144,7 +146,8 @@ class ProjectedGradient(AbstractBoxDescent):
 
         x+ = clip(x - s g),    s = |dx|^2 / (dx . dg)
 
-    the spectral projected gradient of [BirginMartinezRaydan2000], monotone. Derivatives are in reverse mode.
+    the spectral projected gradient of [BirginMartinezRaydan2000], monotone. Derivatives are in
+    reverse mode.
     """
 
     def local(self, function, point):

@@ -392,7 +392,8 @@ def _bounds_and_guess(bounds, guess, nodes: int):
     """
     if bounds is None and guess is None:
         raise ValueError(
-            "the number of inputs is not known: give bounds, each of shape (s,), or guess=jnp.zeros(s)."
+            "the number of inputs is not known: give bounds, each of shape (s,), or "
+            "guess=jnp.zeros(s)."
         )
     if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2):
         raise ValueError(f"bounds is {bounds!r}; give (lower, upper).")
@@ -415,7 +416,8 @@ def _bounds_and_guess(bounds, guess, nodes: int):
     lower, upper = (jnp.broadcast_to(jnp.asarray(x, dtype), length) for x in (lower, upper))
     if fails(lambda a, b: (a <= b).all(), lower, upper):
         raise ValueError(
-            f"bounds cross, or are no numbers: lower {np.asarray(lower)}, upper {np.asarray(upper)}."
+            f"bounds cross, or are no numbers: lower {np.asarray(lower)}, upper "
+            f"{np.asarray(upper)}."
         )
     inputs = jnp.zeros(length, dtype) if guess is None else jnp.asarray(guess, dtype)
     if fails(lambda x: np.isfinite(x).all(), inputs):
