@@ -31,13 +31,13 @@ class Local(NamedTuple):
         value: there.
         gradient: shape `(n,)`.
         curvature: shape `(n, n)`; empty where the method uses none.
-        told: what the function returns beside its value.
+        aux: what the function returns beside its value.
     """
 
     value: Float[Array, ""]
     gradient: Float[Array, " n"]
     curvature: Float[Array, "n n"] | Float[Array, " 0"]
-    told: Any
+    aux: Any
 
 
 class Trial(NamedTuple):
@@ -53,13 +53,13 @@ class Minimum(NamedTuple):
     Args:
         point: between the bounds.
         value: there; infinite where no evaluation was finite.
-        told: what the function returns beside it.
+        aux: what the function returns beside it.
         step_size: with which a search nearby may go on.
     """
 
     point: Float[Array, " n"]
     value: Float[Array, ""]
-    told: Any
+    aux: Any
     step_size: Float[Array, ""]
 
 
@@ -68,14 +68,14 @@ class AbstractBoxDescent(Module):
 
     @abc.abstractmethod
     def local(self, function: Callable, point) -> Local:
-        """Value and derivatives of `function(point) -> (values, told)`."""
+        """Value and derivatives of `function(point) -> (values, aux)`."""
 
     @abc.abstractmethod
     def trial(self, point, local: Local, step_size, lower, upper) -> Trial:
         """The next point between the bounds."""
 
     @abc.abstractmethod
-    def resized(self, step_size, fallen, foreseen, move, change):
+    def resized(self, step_size, fallen, foreseen, move, change) -> Float[Array, ""]:
         """Size of the next step after one that was taken.
 
         Args:
@@ -87,7 +87,7 @@ class AbstractBoxDescent(Module):
         """
 
     @abc.abstractmethod
-    def first_step_size(self, local: Local, lower, upper):
+    def first_step_size(self, local: Local, lower, upper) -> Float[Array, ""]:
         """Size of the very first step."""
 
 
@@ -105,8 +105,8 @@ class GaussNewton(AbstractBoxDescent):
     def local(self, function, point):
         directions = jnp.eye(point.size, dtype=point.dtype)
         along = lambda d: jax.jvp(function, (point,), (d,), has_aux=True)  # noqa: E731
-        r, rows, told = jax.vmap(along, out_axes=(None, 0, None))(directions)
-        return Local(r @ r, 2 * rows @ r, 2 * rows @ rows.T, told)
+        r, rows, aux = jax.vmap(along, out_axes=(None, 0, None))(directions)
+        return Local(r @ r, 2 * rows @ r, 2 * rows @ rows.T, aux)
 
     def trial(self, point, local, step_size, lower, upper):
         _, g, H, _ = local
@@ -151,8 +151,8 @@ class ProjectedGradient(AbstractBoxDescent):
     """
 
     def local(self, function, point):
-        (value, told), gradient = jax.value_and_grad(function, has_aux=True)(point)
-        return Local(value, gradient, jnp.zeros(0, point.dtype), told)
+        (value, aux), gradient = jax.value_and_grad(function, has_aux=True)(point)
+        return Local(value, gradient, jnp.zeros(0, point.dtype), aux)
 
     def trial(self, point, local, step_size, lower, upper):
         end = jnp.clip(point - step_size * local.gradient, lower, upper)
@@ -203,7 +203,7 @@ def minimize(
 
     Args:
         method: of descent.
-        function: `point -> (residuals or value, told)`, as the method has it.
+        function: `point -> (residuals or value, aux)`, as the method has it.
         start: where the search begins; between the bounds.
         otherwise: where it begins when the function is not finite there.
         bounds: lower and upper ones, each of shape `(n,)`, infinite where there is none.
@@ -243,4 +243,4 @@ def minimize(
     size, zero = jnp.asarray(step_size, start.dtype), jnp.zeros((), start.dtype)
     begin = _Search(start, unknown, size, size, Trial(start, zero))
     search, _ = jax.lax.scan(turn, begin, length=iterations)
-    return Minimum(search.best, search.local.value, search.local.told, search.last_good)
+    return Minimum(search.best, search.local.value, search.local.aux, search.last_good)

@@ -150,7 +150,7 @@ class Prediction(Module):
             t1=self.horizon,
             dt=self.dt,
             solver=self.solver,
-            controller=HeldInputs(inputs, self.interval),
+            controller=HeldInputs(values=inputs, period=self.interval),
             adjoint=diffrax.DirectAdjoint(),
             start_tolerance=None,
             throw=False,

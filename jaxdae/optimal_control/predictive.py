@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.checks import are_known, fails, is_eager
+from jaxdae.checks import are_known, fails
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.optimal_control.box_descent import GaussNewton, minimize, ProjectedGradient
 from jaxdae.optimal_control.prediction import HeldInputs, LaterSystem, Prediction
@@ -39,13 +39,13 @@ class Plan(NamedTuple):
             0 otherwise.
     """
 
-    inputs: Float[Array, "nodes s"]
-    time: Float[Array, ""]
-    samples: Float[Array, ""]
-    step_size: Float[Array, ""]
-    cost: Float[Array, ""]
-    violation: Float[Array, ""]
-    failed: Float[Array, ""]
+    inputs: Any
+    time: Any
+    samples: Any
+    step_size: Any
+    cost: Any
+    violation: Any
+    failed: Any
 
 
 class PredictivePolicy(Module):
@@ -93,7 +93,7 @@ class PredictivePolicy(Module):
             RuntimeWarning: as `simulate` does before a run, of gains that the steps are too long
                 for; where numbers are known, so not inside of `jax.jit`.
         """
-        if is_eager(self, t, q, v, w, memory):
+        if are_known(self, q, v, w):
             self._warn(State(q, v, w), stacklevel=3)
         return _asked(self, t, q, v, w, memory)
 
@@ -160,7 +160,9 @@ class PredictivePolicy(Module):
                 LaterSystem(model.system, jnp.zeros((), state.q.dtype)), model.formulation, state,
                 t0=0.0, t1=model.horizon, dt=model.dt, solver=model.solver,
                 stepsize_controller=None, saveat=None, adjoint=None, backend="plain",
-                controller=HeldInputs(jnp.asarray(self.guess, state.q.dtype), model.interval),
+                controller=HeldInputs(
+                    values=jnp.asarray(self.guess, state.q.dtype), period=model.interval
+                ),
                 progress=False, throw=False, work=False, start_tolerance=None, max_steps=2**16,
             )  # fmt: skip
         for one in found:
@@ -211,7 +213,7 @@ def _asked(policy: PredictivePolicy, t, q, v, w, memory: Plan):
         plan.samples + 1,
         found.step_size,
         jnp.where(failed, jnp.finfo(dtype).max, found.value),
-        found.told,
+        found.aux,
         failed.astype(dtype),
     )
     return inputs[0], after
@@ -241,7 +243,7 @@ class CompiledPolicy:
         dtype = np.dtype(state.q.dtype)
         self.memory = Plan(*(np.asarray(x, dtype) for x in policy.memory))
         given = (np.zeros((), dtype), *map(np.asarray, (state.q, state.v, state.w)), *self.memory)
-        self._given = [x.shape for x in given]
+        self._given: list[tuple[int, ...]] = [x.shape for x in given]
         self._inputs = policy.guess.shape[1]
         ends = np.cumsum([x.size for x in given])
         self._places = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
@@ -249,7 +251,8 @@ class CompiledPolicy:
 
         def flat(numbers):
             each = [numbers[p].reshape(x) for p, x in zip(self._places, self._given, strict=True)]
-            u, plan = _asked(policy, *each[:4], Plan(*each[4:]))
+            t, q, v, w, *memory = each
+            u, plan = _asked(policy, t, q, v, w, Plan(*memory))
             return jnp.concatenate([u, *(x.ravel() for x in plan)])
 
         self._program = jax.jit(flat).lower(jax.ShapeDtypeStruct((self._size,), dtype)).compile()
@@ -275,8 +278,7 @@ class CompiledPolicy:
         return result[: self._inputs], Plan(*after)
 
     def __repr__(self) -> str:
-        nodes, inputs = self._given[4]
-        return f"CompiledPolicy({nodes} nodes, {inputs} inputs)"
+        return f"CompiledPolicy({self._given[4][0]} nodes, {self._inputs} inputs)"
 
 
 def mpc(
@@ -398,7 +400,7 @@ def _bounds_and_guess(bounds, guess, nodes: int):
     if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2):
         raise ValueError(f"bounds is {bounds!r}; give (lower, upper).")
     lower, upper = (-jnp.inf, jnp.inf) if bounds is None else bounds
-    shapes = [np.shape(x) for x in (lower, upper)]
+    shapes: list[tuple[int, ...]] = [np.shape(x) for x in (lower, upper)]
     if guess is not None:
         shape = np.shape(guess)
         if len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != nodes):
