@@ -11,6 +11,7 @@ from jaxdae.control.base import (
     ControllerCapabilities as ControllerCapabilities,
     ControllerOutput as ControllerOutput,
 )
+from jaxdae.control.cascade import Cascade as Cascade
 from jaxdae.control.feedback import (
     NeuralFeedback as NeuralFeedback,
     PD as PD,
@@ -22,6 +23,7 @@ from jaxdae.control.first_integrals import (
     right_inverse as right_inverse,
     StabilizedIntegrals as StabilizedIntegrals,
 )
+from jaxdae.control.inputs import Held as Held, Interpolated as Interpolated
 from jaxdae.control.inverse_dynamics import (
     Feedforward as Feedforward,
     inverse_dynamics as inverse_dynamics,
