@@ -12,6 +12,9 @@ from jaxdae.control.base import (
     ControllerOutput as ControllerOutput,
 )
 from jaxdae.control.cascade import Cascade as Cascade
+from jaxdae.control.composition import Parallel as Parallel, Series as Series
+from jaxdae.control.digital_filter import DigitalFilter as DigitalFilter
+from jaxdae.control.digital_pid import DigitalPID as DigitalPID
 from jaxdae.control.feedback import (
     NeuralFeedback as NeuralFeedback,
     PD as PD,
@@ -31,7 +34,13 @@ from jaxdae.control.inverse_dynamics import (
     motion_derivatives as motion_derivatives,
     MotionReference as MotionReference,
 )
+from jaxdae.control.limits import (
+    Quantizer as Quantizer,
+    RateLimit as RateLimit,
+    Saturation as Saturation,
+)
 from jaxdae.control.plant import Decoupling as Decoupling, Plant as Plant
+from jaxdae.control.references import MinimumJerk as MinimumJerk
 from jaxdae.control.relative_degree import (
     relative_degree as relative_degree,
     RelativeDegree as RelativeDegree,

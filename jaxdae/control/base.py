@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -132,7 +133,8 @@ class AbstractSampledController(AbstractHybridController):
 
     def renew(self, t, q, v, w, c):
         (clock,) = self.clocks
-        return jnp.where(clock.is_due(t), self.sample(t, q, v, w, c), c)
+        # At other ends of steps nothing is computed.
+        return jax.lax.cond(clock.is_due(t), lambda: self.sample(t, q, v, w, c), lambda: c)
 
     def moving(self, t, state):
         del t, state
