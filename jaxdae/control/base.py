@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -133,8 +132,7 @@ class AbstractSampledController(AbstractHybridController):
 
     def renew(self, t, q, v, w, c):
         (clock,) = self.clocks
-        # At other ends of steps nothing is computed.
-        return jax.lax.cond(clock.is_due(t), lambda: self.sample(t, q, v, w, c), lambda: c)
+        return jnp.where(clock.is_due(t), self.sample(t, q, v, w, c), c)
 
     def moving(self, t, state):
         del t, state

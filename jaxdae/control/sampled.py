@@ -127,13 +127,9 @@ class Sampled(AbstractHybridController):
         layout = self._layout(t, q, v, w)
         kept = layout.unpacked(c, self.pending)
         kept = self._taken(t, kept)
+        asked = self._asked(t, q, v, w, kept, layout)
         clock, *_ = self.clocks
-        # At other ends of steps the policy, which may take longer than a step, is not asked.
-        return jax.lax.cond(
-            clock.is_due(t),
-            lambda: self._asked(t, q, v, w, kept, layout).packed(),
-            lambda: kept.packed(),
-        )
+        return jnp.where(clock.is_due(t), asked.packed(), kept.packed())
 
     def moving(self, t, state):
         del t, state

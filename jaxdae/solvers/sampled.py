@@ -46,6 +46,10 @@ class SampledEnds(AbstractChangedEnds):
         c = controller.renew(t, state.q, state.v, state.w[:k], inner.w[k:])
         return eqx.tree_at(lambda x: x.w, inner, jnp.concatenate([inner.w[:k], c])), work
 
+    def is_due(self, t, args):
+        t = jnp.asarray(t)
+        return jnp.any(jnp.stack([x.is_due(t) for x in args[2].controller.clocks]))
+
     def dense(self, y0, y1, dense):
         if isinstance(self.solver, AbstractChangedEnds):
             dense = self.solver.dense(y0, y1, dense)
