@@ -205,9 +205,9 @@ def attach(
         ValueError: when `initial` and `rate` are not vectors of one length.
     """
     k = state.w.shape[-1]
+    c = jnp.asarray(controller.initial(t, state), state.q.dtype)
     if isinstance(controller, AbstractHybridController):
         controller = controller.prepared(t, state)
-    c = jnp.asarray(controller.initial(t, state), state.q.dtype)
     rate = eqx.filter_eval_shape(
         controller.rate, jnp.asarray(t, c.dtype), state.q, state.v, state.w, c
     )

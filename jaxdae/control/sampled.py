@@ -96,6 +96,12 @@ class Sampled(AbstractHybridController):
         """Whether its policy is one for velocities that need not be rates of coordinates."""
         return getattr(self.policy, "takes_rates", True)
 
+    def prepared(self, t, state):
+        """Without the memory of the start, which is in the state: what it is, is enough."""
+        del t
+        memory = jax.tree.map(lambda x: _shape_in(x, state.q.dtype), self.memory)
+        return eqx.tree_at(lambda x: x.memory, self, memory)
+
     @property
     def clocks(self):
         listed = jnp.ndim(self.period) > 0
@@ -185,7 +191,7 @@ class Sampled(AbstractHybridController):
         """
         dtype = q.dtype
         t, count = jnp.asarray(t, dtype), jnp.zeros((), dtype)
-        memory = jax.tree.map(lambda x: _in(x, dtype), self.memory)
+        memory = jax.tree.map(lambda x: _shape_in(x, dtype), self.memory)
         found = eqx.filter_eval_shape(self._policy, t, q, v, w, memory, count)
         if not isinstance(found, tuple) or len(found) != 2:
             raise ValueError(
@@ -235,7 +241,7 @@ class _Layout:
     Args:
         dtype: of the vector.
         output: shapes of the output.
-        memory: the memory that the first sample is given.
+        memory: shapes of the memory.
     """
 
     def __init__(self, dtype, output, memory):
@@ -279,10 +285,11 @@ def _flat(tree, dtype):
     return jnp.concatenate(parts) if parts else jnp.zeros(0, dtype)
 
 
-def _in(x, dtype):
-    """A leaf of a memory, floating-point numbers in the precision of the run."""
-    x = jnp.asarray(x)
-    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+def _shape_in(x, dtype) -> jax.ShapeDtypeStruct:
+    """What a leaf of a memory is; floating-point numbers are of the precision of the run."""
+    kind = jnp.result_type(x.dtype if hasattr(x, "dtype") else x)
+    kind = dtype if jnp.issubdtype(kind, jnp.floating) else kind
+    return jax.ShapeDtypeStruct(jnp.shape(x), kind)
 
 
 def _as_kind(x, dtype):
