@@ -215,7 +215,8 @@ def test_draws_that_are_not_finite_are_not_taken_and_counted():
     def sometimes(x, key):
         return jnp.where(jax.random.uniform(key) < 0.3, jnp.nan, noisy(x, key))
 
-    result = run(Stochastic(sometimes), steps=40)
+    with pytest.warns(UserWarning, match=r"of 41 draws made no step, as their losses or gradients"):
+        result = run(Stochastic(sometimes), steps=40)
     count = int(np.isnan(result.history.loss).sum())
     assert 0 < count == result.skipped < 40
     assert result.ending.endswith(f"; {count} of 41 were not finite")
