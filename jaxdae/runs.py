@@ -339,7 +339,7 @@ def _announce(problem: Problem, method: Method, trajectory: Trajectory, *, throw
     object.__setattr__(trajectory, "findings", findings)
 
 
-@jit
+@jit(options=lambda run: run.made_by.options)
 def integrated(problem: Problem, method: Method) -> Trajectory:
     """A run and its result as one program for all of one kind; pure, a failure is a value.
 

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxdae import Sampled
 from jaxdae.control import Parallel, PD, RateLimit, Saturation, Series
 
 GIVEN = (jnp.asarray(0.3), jnp.array([0.4]), jnp.array([-0.2]), jnp.zeros(0))
@@ -41,6 +42,23 @@ def test_measurements_take_the_place_of_the_state():
     u, memory = measuring(jnp.asarray(0.5), jnp.array([1.0]), measuring.memory)
     np.testing.assert_allclose(u, [-1.5])
     assert memory == ((), ())
+
+
+def test_one_period_goes_through_all_parts():
+    assert Series(Summing(), lambda u: u).period is None
+    limited = Parallel(Series(Summing(), RateLimit(1.0, 0.1)), Summing())
+    assert limited.period == 0.1
+    assert Sampled(limited, np.float32(0.1)).memory == limited.memory
+    assert Sampled(limited, jnp.array([0.1, 0.2, 0.3])).policy is limited
+    for period in (0.2, jnp.array([0.1, 0.3])):
+        with pytest.raises(
+            ValueError, match=r"Parallel is made for samples every 0\.1 s; it would"
+        ):
+            Sampled(limited, period)
+    with pytest.raises(
+        ValueError, match=r"parts of Series are made .* every 0\.1 s and every 0\.2"
+    ):
+        Series(limited, RateLimit(1.0, 0.2))
 
 
 @pytest.mark.parametrize("kind", [Series, Parallel])

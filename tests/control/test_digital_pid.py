@@ -109,10 +109,9 @@ def test_gradients_by_gains_agree_in_both_modes_and_backends_with_differences():
     start = State(jnp.array([0.3]), jnp.zeros(1))
 
     def end(scale, backend: Any = "native", adjoint=None):
-        controller = chain(scale)
         found = simulate(
             Spring(4.0), Multipliers(), start, t1=2.0, dt=0.05, solver=RK4(),
-            controller=Sampled(controller, PERIOD, memory=controller.memory), backend=backend,
+            controller=Sampled(chain(scale), PERIOD), backend=backend,
             **({} if adjoint is None else {"adjoint": adjoint}),
         )  # fmt: skip
         assert found.backend == backend

@@ -45,8 +45,7 @@ def test_roots_of_the_sampled_regulator_are_those_of_its_loop(backend):
     assert regulator.roots is not None
 
     def controller(_):
-        law = Series(regulator.feedback)
-        return Sampled(law, PERIOD, memory=law.memory)
+        return Sampled(Series(regulator.feedback), PERIOD)
 
     matrix = step(controller, jnp.zeros((2, 0)), jnp.eye(2), backend).T
     found = np.sort_complex(np.linalg.eigvals(np.asarray(matrix)))
@@ -112,7 +111,7 @@ def test_inverse_dynamics_lead_a_constrained_motion_from_sample_to_sample(backen
         found = simulate(
             system, Multipliers(jaxdae.Baumgarte(20.0, 100.0)),
             State(jnp.array([0.0, -1.0]), jnp.zeros(2)), t1=1.2, dt=0.01, backend=backend,
-            controller=Sampled(pid, period, memory=pid.memory),
+            controller=Sampled(pid, period),
         )  # fmt: skip
         assert found.backend == backend
         return np.abs(jax.vmap(error)(found.ts, found.q)).max()
