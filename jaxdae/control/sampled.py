@@ -92,6 +92,11 @@ class Sampled(AbstractHybridController):
         self.pending = _most_pending(period, delay) if pending is None else pending
 
     @property
+    def takes_rates(self) -> bool:
+        """Whether its policy is one for velocities that need not be rates of coordinates."""
+        return getattr(self.policy, "takes_rates", True)
+
+    @property
     def clocks(self):
         listed = jnp.ndim(self.period) > 0
         kind: Any = Listed if listed else Multiples
@@ -122,9 +127,13 @@ class Sampled(AbstractHybridController):
         layout = self._layout(t, q, v, w)
         kept = layout.unpacked(c, self.pending)
         kept = self._taken(t, kept)
-        asked = self._asked(t, q, v, w, kept, layout)
         clock, *_ = self.clocks
-        return jnp.where(clock.is_due(t), asked.packed(), kept.packed())
+        # At other ends of steps the policy, which may take longer than a step, is not asked.
+        return jax.lax.cond(
+            clock.is_due(t),
+            lambda: self._asked(t, q, v, w, kept, layout).packed(),
+            lambda: kept.packed(),
+        )
 
     def moving(self, t, state):
         del t, state
