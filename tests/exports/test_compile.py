@@ -41,7 +41,7 @@ def run(request):
     ("way", "backend"),
     [
         *((way, "native") for way in WAYS),
-        *(pytest.param(way, "plain", marks=pytest.mark.slow) for way in ("times", "end")),
+        pytest.param("end", "plain", marks=pytest.mark.slow),
     ],
 )
 def test_the_numbers_are_those_of_simulate(way, backend):

@@ -29,7 +29,6 @@ from helpers.daes import (
     Transistors,
     Turned,
 )
-from jaxdae.tuning import LeastSquares, Positive
 
 END = diffrax.SaveAt(t1=True)
 
@@ -438,33 +437,6 @@ def test_derivatives_by_a_parameter_know_that_z_at_the_start_moves_with_it(solve
 
 
 # Parameters from data.
-
-
-@pytest.mark.slow
-def test_a_circuit_is_identified_from_noisy_currents():
-    """By least squares; errors are some standard deviations of what the noise lets be known."""
-    ts = jnp.linspace(0.0, 2.0, 101)
-    saveat = diffrax.SaveAt(ts=ts)
-    zero = {"charge": 0.0, "flux": 0.0}, {"coil": 1.0, "current": 0.0}
-
-    def currents(params):
-        dae = Resonator(**params)
-        run = jaxdae.solve(dae, *zero, t1=2.0, controller=lambda t, y, z: 1.0, saveat=saveat)
-        return run.z["current"]
-
-    exact = np.exp(-2 * ts) * np.sin(4 * ts) / 2
-    np.testing.assert_allclose(currents({}), exact, atol=1e-7)
-    noise = 1e-3
-    data = exact + noise * np.random.default_rng(3).standard_normal(ts.size)
-    guess = {"resistance": Positive(1.0), "inductance": Positive(1.0), "capacity": Positive(0.2)}
-    found = jaxdae.tune(LeastSquares(lambda x: (currents(x) - data) / noise), guess, steps=30)
-    truth = {"resistance": 2.0, "inductance": 0.5, "capacity": 0.1}
-    jac = jax.jacfwd(currents)({x: jnp.array(y) for x, y in truth.items()})
-    columns = np.stack([np.asarray(jac[x]) for x in truth], axis=1) / noise
-    deviations = np.sqrt(np.diag(np.linalg.inv(columns.T @ columns)))
-    for (name, value), deviation in zip(truth.items(), deviations, strict=True):
-        assert abs(float(found.params[name]) - value) < 4 * deviation
-        assert deviation < 0.02 * value  # the data do determine it
 
 
 # The solver that is taken.
