@@ -61,6 +61,7 @@ Control:
 
     PD                    Proportional-derivative control.
     PID                   Proportional-integral-derivative control.
+    Sampled               A digital controller: a policy that is asked at samples.
     ServoConstraint       Controller that enforces program constraints `f(t, q, v) = 0`.
     StateFeedback         Linear state feedback around an equilibrium or a trajectory.
 
@@ -75,6 +76,7 @@ Identify:
 
 Analyze:
 
+    dlqr                  The sampled regulator that minimizes `int (s^T Q s + u^T R u) dt`.
     equilibrium           The equilibrium near a guess: a state of rest in which all forces balance.
     linearize             Linear equations of the perturbed motion about an equilibrium.
     lqr                   The regulator that minimizes `int (s^T Q s + u^T R u) dt`.

@@ -16,6 +16,7 @@ from . import (
     tuning as tuning,
 )
 from .analysis import (
+    dlqr as dlqr,
     equilibrium as equilibrium,
     linearize as linearize,
     lqr as lqr,
@@ -26,6 +27,7 @@ from .analysis import (
 from .control import (
     PD as PD,
     PID as PID,
+    Sampled as Sampled,
     ServoConstraint as ServoConstraint,
     StateFeedback as StateFeedback,
 )

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.extend.core as jex
-import jax.numpy as jnp
 import numpy as np
 from jax import dtypes
 
@@ -184,7 +183,8 @@ def _unchanging(x):
 
 
 def _on_device(x):
-    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+    # Not by jnp.asarray, which compiles a program for each shape.
+    return x if isinstance(x, jax.Array) else jax.device_put(x)
 
 
 class _Argument(NamedTuple):
