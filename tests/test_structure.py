@@ -85,6 +85,7 @@ def test_rooms_ask_one_file_whether_values_are_known():
     assert [x for x in found if not x.startswith(shells)] == []
 
 
+@pytest.mark.slow
 def test_the_plain_backend_loads_no_compiler():
     """In a process of its own: a run by diffrax, with what is read of it."""
     program = """

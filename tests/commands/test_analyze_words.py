@@ -39,6 +39,7 @@ def test_the_result_is_complete_and_plain_json(analyzed, capsys):
         assert words in run.text
 
 
+@pytest.mark.slow
 def test_the_certificate_bounds_the_violation(analyzed, capsys):
     """`|exp(H t)| <= growth exp(-rate t)`, and likewise for the squared norm."""
     kept = analyzed(*PENDULUM, capsys=capsys).result["stabilization"]

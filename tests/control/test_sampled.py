@@ -262,6 +262,7 @@ def test_a_program_that_finds_out_to_run_backward_in_time_fails():
         jax.jit(lambda t1: moved(t1=t1).q[-1, 0])(-0.2).block_until_ready()
 
 
+@pytest.mark.slow
 def test_many_samples_far_from_zero():
     """Multiples of a period that no binary number is, where their round-off is largest."""
     t0, dtype = 100.0, jnp.float32

@@ -89,6 +89,7 @@ def test_a_run_says_that_it_left_its_branch_just_where_it_did(name):
 DISTANCE = np.sqrt(2 * np.sqrt(3.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("formulation", "gap", "how"),
     [

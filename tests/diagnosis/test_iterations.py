@@ -47,6 +47,7 @@ def counts(found) -> list[int]:
     return [int(found.stats[name]) for name in COUNTS]
 
 
+@pytest.mark.slow
 def test_both_backends_count_the_same():
     plain, native = (run(backend=x) for x in ("plain", "native"))
     for found in (plain, native):
@@ -58,6 +59,7 @@ def test_both_backends_count_the_same():
     np.testing.assert_allclose(counts(plain)[0], counts(native)[0], rtol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "options", "matrices"),
     [

@@ -17,6 +17,7 @@ from jaxdae.systems import constraint_residuals, generalized_energy
 TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "how"),
     [
@@ -49,6 +50,7 @@ def test_a_ball_bounces_at_the_times_of_its_parabolas(backend, how):
     assert "impact × 6" in repr(run)
 
 
+@pytest.mark.slow
 def test_a_ball_bounces_backward_in_time():
     """Upward forward in time, downward backward: the same parabola, and the same impacts."""
     state = jaxdae.State(jnp.array([1.0]), jnp.zeros(1))

@@ -83,6 +83,7 @@ def test_a_run_of_few_rows_that_ends_early_is_watched(saveat, work):
     assert "residuals" in repr(run)
 
 
+@pytest.mark.slow
 def test_times_at_the_default_tolerance_are_those_of_the_steps():
     """Not of dense output, which is off by 1e-6: to the tolerance of the steps, 1e-8."""
     run = swung(Event(first, reset=kept), stepsize_controller=None)
@@ -163,6 +164,7 @@ class Heater(UnitMass):
         return 0 * w
 
 
+@pytest.mark.slow
 def test_resets_of_actuator_states_switch_a_mode():
     """Between two levels, and the function stays on the side on which it came."""
     switch = lambda value: lambda t, q, v, w: (q, v, value + 0 * w)  # noqa: E731
@@ -197,6 +199,7 @@ def corner(ahead):
     )
 
 
+@pytest.mark.slow
 def test_two_events_at_once_both_happen_and_are_pointed_out():
     with pytest.warns(RuntimeWarning, match="'right' and 'top' happened at the same time, t = 1 s"):
         run = corner(0.0)

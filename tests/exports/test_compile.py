@@ -27,6 +27,7 @@ WAYS = {
     },
     "end": {**FIXED, "saveat": diffrax.SaveAt(t1=True)},
 }
+QUICK = ("fixed", "end")
 BACKENDS = ("native", pytest.param("plain", marks=pytest.mark.slow))
 # The same operations, which LLVM and XLA order as they like, over some 25 steps.
 ROUND_OFF = 1e-12
@@ -40,7 +41,8 @@ def run(request):
 @pytest.mark.parametrize(
     ("way", "backend"),
     [
-        *((way, "native") for way in WAYS),
+        *((x, "native") for x in QUICK),
+        *(pytest.param(x, "native", marks=pytest.mark.slow) for x in WAYS if x not in QUICK),
         pytest.param("end", "plain", marks=pytest.mark.slow),
     ],
 )

@@ -60,6 +60,7 @@ def by_hand(t, state):
     return np.concatenate([state[3:], a, [-9.81]])
 
 
+@pytest.mark.slow
 def test_motions_are_those_of_the_equations_by_hand():
     made = simulate(
         Rail(), Penalty(HeavierBelow(), GAINS), OFF, t1=1.0, start_tolerance=None,

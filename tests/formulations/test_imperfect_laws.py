@@ -73,6 +73,7 @@ def test_the_history_is_pades_approximation_of_a_delay(terms):
         np.testing.assert_allclose(through, side(terms - 1, -s) / side(terms, s), rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_an_oscillator_with_a_late_damper_moves_by_the_root_of_its_quasi_polynomial():
     q, v, _ = oscillation(0.0)
     start = State(q[None], v[None])

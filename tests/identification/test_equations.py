@@ -59,6 +59,7 @@ def result(data):
     return identify(circuit, GUESS, data, channels=CHANNELS, dt=0.05)
 
 
+@pytest.mark.slow
 def test_a_circuit_is_identified_from_noisy_data(result):
     """Estimates are within three of the standard errors reported, which are those of noise."""
     assert result.stop_reason == "converged"

@@ -47,6 +47,7 @@ PATTERNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_kernels_solve_equations_of_more_unknowns_than_they_pivot(rng, pattern):
     n = MOST_PIVOTED + 3

@@ -55,6 +55,7 @@ def one(tree, index):
     return jax.tree.map(lambda x: x[index], tree)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
 def test_every_member_runs_as_if_alone(dtype):
     system, gains, states, pushes = members(dtype)

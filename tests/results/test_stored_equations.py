@@ -32,6 +32,7 @@ def same(one, other):
     return all(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) for a, b in pairs)
 
 
+@pytest.mark.slow
 def test_a_run_comes_back_from_a_file_bit_for_bit(tmp_path):
     run = ran()
     path = run.save(tmp_path / "folder" / "circuit")
@@ -85,6 +86,7 @@ def test_batches_events_and_failures_are_in_files(tmp_path):
     assert set(table["member"]) == {0, 2}  # of the other no row was reached but its start
 
 
+@pytest.mark.slow
 def test_tables_have_a_column_for_each_number(tmp_path):
     run = ran()
     table = run.to_dataframe()

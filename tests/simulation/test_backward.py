@@ -82,6 +82,7 @@ def test_a_backward_run_is_the_mirror_of_a_forward_one(name):
     assert abs(back.violation.phi[-1, 0]) < 0.2 * abs(back.violation.phi[0, 0])
 
 
+@pytest.mark.slow
 def test_stabilized_integrals_return_backward_in_time():
     kepler = Kepler()
     start = State(*kepler.start())
@@ -189,6 +190,7 @@ def test_friction_that_the_start_does_not_show_is_warned_of_after_the_run():
     np.testing.assert_allclose(run.backward_growth, (1 + 2 * k * t1) ** -1.5, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_function_with_the_signs_of_a_backward_run_is_warned_of():
     """Stabilizations that were written for runs in which nothing was turned."""
     wrong = lambda t, q, v, phi, phi_dot: 20 * phi_dot - 100 * phi  # noqa: E731
@@ -203,6 +205,7 @@ def test_a_function_with_the_signs_of_a_backward_run_is_warned_of():
         Baumgarte(-20.0, 100.0)
 
 
+@pytest.mark.slow
 def test_realizing_forces_and_controllers_backward_are_warned_of():
     sleigh = ChaplyginSleigh()
     start = State(jnp.zeros(3), jnp.array([1.0, 0.0, 0.0]))
@@ -212,6 +215,7 @@ def test_realizing_forces_and_controllers_backward_are_warned_of():
         )
 
 
+@pytest.mark.slow
 def test_laws_that_forget_forward_are_warned_of_backward():
     """The largest root of Pade's denominator for one term is `-1 / delay`."""
     start = State(jnp.zeros(3), jnp.array([1.0, 0.0, 0.0]))

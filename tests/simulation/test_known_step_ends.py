@@ -127,6 +127,7 @@ def test_both_backends_make_the_same_steps():
         np.testing.assert_allclose(getattr(runs[0], x), getattr(runs[1], x), rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_backward_in_time():
     end = moved(saveat=diffrax.SaveAt(t1=True))
     state = State(end.q[-1], end.v[-1])

@@ -347,6 +347,7 @@ def test_a_start_that_is_off_is_refused_by_name_and_distance():
         jaxdae.solve(Robertson(), {"a": 1.0, "b": jnp.nan}, {"c": 0.1}, t1=1.0)
 
 
+@pytest.mark.slow
 def test_more_variables_than_kernels_choose_pivots_for_are_left_to_the_plain_backend():
     dae, y, z = Chained(), jnp.ones(16), 1.0
     with pytest.raises(jaxdae.BackendError, match="17 variables are more than the 16 for which"):

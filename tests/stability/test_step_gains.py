@@ -71,6 +71,7 @@ ALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ALL, ids=lambda x: type(x).__name__)
 @pytest.mark.parametrize("margin", [1.0, 2.0])
 def test_the_step_is_within_the_limit_and_the_factor_holds(solver, margin):

@@ -110,7 +110,9 @@ def reference():
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
-        *((x, "native") for x in FORMULATIONS),
+        ("null space", "native"),
+        pytest.param("multipliers", "native", marks=pytest.mark.slow),
+        pytest.param("penalty", "native", marks=pytest.mark.slow),
         pytest.param("augmented", "plain", marks=pytest.mark.slow),
     ],
 )
@@ -171,6 +173,7 @@ def test_gradients_by_parameters_and_spin_are_those_of_differences():
             assert reverse[k][i] == pytest.approx(float(difference), rel=1e-6, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_files_tables_and_pictures_know_velocities_by_their_own_names(tmp_path):
     run = jaxdae.simulate(TOP, FORMULATIONS["multipliers"], start(), t1=0.3, dt=0.01)
     loaded = jaxdae.Trajectory.load(run.save(tmp_path / "run"))
@@ -187,6 +190,7 @@ def test_files_tables_and_pictures_know_velocities_by_their_own_names(tmp_path):
     np.testing.assert_allclose(run.coordinate_rates[3:-3], slopes[3:-3], atol=2e-2)
 
 
+@pytest.mark.slow
 def test_rates_that_depend_on_time_keep_the_balance_of_energy():
     """A point whose velocity is read in a frame of growing scale moves as it does in any other."""
 
