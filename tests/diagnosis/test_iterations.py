@@ -59,7 +59,6 @@ def test_both_backends_count_the_same():
     np.testing.assert_allclose(counts(plain)[0], counts(native)[0], rtol=0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "options", "matrices"),
     [

@@ -17,7 +17,6 @@ from jaxdae.systems import constraint_residuals, generalized_energy
 TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "how"),
     [

@@ -63,7 +63,6 @@ def test_duties_are_four():
     assert not inspect.isabstract(OneMatrix)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "solver"),
     [("native", Projected(RK4())), pytest.param("plain", RK4(), marks=pytest.mark.slow)],

@@ -301,6 +301,7 @@ def test_more_states_than_pivots_are_chosen_of():
     np.testing.assert_allclose(native.v, plain.v, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_member_that_fails_is_alone():
     """An equation whose solution ends at t = 1: values and gradients beside it are untouched."""
 

@@ -90,7 +90,7 @@ def case(request):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", ["fixed", pytest.param("adaptive", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", ["fixed", "adaptive"])
 def test_reverse_is_that_of_diffrax(steps):
     """Its forward mode has the same numbers as its reverse mode, and compiles in half the time.
 
