@@ -71,7 +71,8 @@ def test_a_file_has_no_declaration_and_is_of_its_own_kind(tmp_path):
 def test_batches_events_and_failures_are_in_files(tmp_path):
     """One that is no number among the members; rows and events of each."""
     event = jaxdae.Event(lambda t, y, z: z["current"] - 0.1, direction=1, name="up")  # noqa: ARG005
-    batch = jax.vmap(lambda r: ran(r, events=event, throw=False, max_events=2))
+    how = {"events": event, "throw": False, "max_events": 2, "backend": "native"}
+    batch = jax.vmap(lambda r: ran(r, **how))
     runs = batch(jnp.array([1.0, jnp.nan, 3.0]))
     found = jaxdae.DAETrajectory.load(runs.save(tmp_path / "batch"))
     assert found.success.tolist() == [True, False, True]
