@@ -59,6 +59,9 @@ Simulate:
 
 Control:
 
+    Held                  An input that jumps at given times and is held between them.
+    Interpolated          An input that is interpolated between given times.
+    mpc                   Model predictive control as a policy of `jaxdae.control.Sampled`
     PD                    Proportional-derivative control.
     PID                   Proportional-integral-derivative control.
     Sampled               A digital controller: a policy that is asked at samples.
@@ -97,6 +100,7 @@ Packages, loaded when they are first used:
     kernels               Kernels: functions of small arrays as scalar programs.
     models                Ready systems, each with its source and reference.
     multibody             Multibody: rigid bodies, joints and loops, declared or read from files.
+    optimal_control       Optimal control: inputs that make a cost small.
     parallel              Batches over members, devices, processes and hosts, stored beyond memory.
     plotting              Pictures of trajectories and tuning runs, as matplotlib `Figure` objects.
     solvers               Solvers that diffrax does not ship, one for stiff equations too.

@@ -8,6 +8,7 @@ from . import (
     kernels as kernels,
     models as models,
     multibody as multibody,
+    optimal_control as optimal_control,
     parallel as parallel,
     plotting as plotting,
     solvers as solvers,
@@ -25,6 +26,8 @@ from .analysis import (
     step_limit as step_limit,
 )
 from .control import (
+    Held as Held,
+    Interpolated as Interpolated,
     PD as PD,
     PID as PID,
     Sampled as Sampled,
@@ -57,6 +60,7 @@ from .linalg.saddle_point import (
     SingularityRobust as SingularityRobust,
     SingularMassSolve as SingularMassSolve,
 )
+from .optimal_control import mpc as mpc
 from .references import citation as citation
 from .results.dae_trajectory import DAETrajectory as DAETrajectory
 from .results.trajectory import Trajectory as Trajectory

@@ -26,8 +26,8 @@ class LQG(Module):
         s = filter.correct(s, y - y0),    u = u0 - K s within lower and upper
 
     The filter predicts the next sample with the input that is. It is the policy of
-    `Sampled(law, period, measure=law.measured, memory=law.memory)`, where a measurement with noise
-    may take the place of `measured`.
+    `Sampled(law, law.period, measure=law.measured)`, where a measurement with noise may take the
+    place of `measured`.
 
     Args:
         filter: estimates the state of the linearized system, a `KalmanFilter`.
@@ -35,6 +35,7 @@ class LQG(Module):
         u: controls of the equilibrium, shape `(i,)`.
         y: measurements there, shape `(p,)`.
         measured: `(t, q, v, w) -> y`, shape `(p,)`.
+        period: of the samples [s].
         lower: bounds of `u`, scalar or `(i,)`; `None` for none.
         upper: likewise.
     """
@@ -44,6 +45,7 @@ class LQG(Module):
     u: Float[Array, " i"]
     y: Float[Array, " p"]
     measured: Callable[..., Float[Array, " p"]]
+    period: Float[Array, ""] | float
     lower: Bound = None
     upper: Bound = None
 
@@ -135,7 +137,7 @@ def lqg(
     else:
         estimator = KalmanFilter(*matrices, covariance=jnp.asarray(covariance))
     u = jnp.ravel(linearization.equilibrium.u)
-    return LQG(estimator, K, u, y, measured, lower, upper)
+    return LQG(estimator, K, u, y, measured, period, lower, upper)
 
 
 def _output(part: RegulatedPart, measured):

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from jaxdae.checks import fails
 from jaxdae.reprs import Module
 
 
@@ -17,7 +20,7 @@ class Series(Module):
         parts: the policy, and what its output goes through.
 
     Raises:
-        ValueError: for a part that cannot be called, or none at all.
+        ValueError: for a part that cannot be called, none at all, or parts of two periods.
     """
 
     parts: tuple[Callable, ...]
@@ -25,6 +28,11 @@ class Series(Module):
     def __init__(self, *parts: Callable):
         _check(parts, "Series")
         self.parts = parts
+
+    @property
+    def period(self) -> Any:
+        """Of the samples that its parts are made for [s]; `None` where these have none."""
+        return _period(self.parts)
 
     @property
     def memory(self) -> tuple:
@@ -51,7 +59,7 @@ class Parallel(Module):
         parts: policies of one output.
 
     Raises:
-        ValueError: for a part that cannot be called, or none at all.
+        ValueError: for a part that cannot be called, none at all, or parts of two periods.
     """
 
     parts: tuple[Callable, ...]
@@ -59,6 +67,11 @@ class Parallel(Module):
     def __init__(self, *parts: Callable):
         _check(parts, "Parallel")
         self.parts = parts
+
+    @property
+    def period(self) -> Any:
+        """Of the samples that its parts are made for [s]; `None` where these have none."""
+        return _period(self.parts)
 
     @property
     def memory(self) -> tuple:
@@ -72,6 +85,11 @@ class Parallel(Module):
         ]
         outputs, after = zip(*asked, strict=True)
         return sum(outputs[1:], start=outputs[0]), after
+
+
+def _period(parts: tuple) -> Any:
+    own = [getattr(x, "period", None) for x in parts]
+    return next((x for x in own if x is not None), None)
 
 
 def _memory(part) -> Any:
@@ -91,3 +109,11 @@ def _check(parts: tuple, name: str) -> None:
     for part in parts:
         if not callable(part):
             raise ValueError(f"{name} has the part {part!r}, which cannot be called.")
+    first = _period(parts)
+    for part in parts:
+        own = getattr(part, "period", None)
+        if own is not None and fails(lambda a, b: np.allclose(a, b, rtol=1e-6, atol=0), own, first):
+            raise ValueError(
+                f"parts of {name} are made for samples every {first} s and every {own} s; give "
+                "them one period."
+            )

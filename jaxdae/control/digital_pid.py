@@ -44,7 +44,7 @@ class DigitalPID(Module):
 
     by the forward difference of the integral, the backward one of the filtered derivative, and
     back-calculation [AstromWittenmark1997, section 8.5; AstromHagglund2006, chapter 13]. It is a
-    policy with a memory, `Sampled(pid, pid.period, memory=pid.memory)`.
+    policy with a memory, `Sampled(pid, pid.period)`.
 
     Args:
         error: `e(t, q) -> (s,)`, wanted minus actual; where the controller is given measurements

@@ -27,8 +27,8 @@ class MinimumJerk(Module):
         ValueError: for times that are not in order.
     """
 
-    start: Float[Array, " n"]
-    end: Float[Array, " n"]
+    start: Float[Array, " n"] | float
+    end: Float[Array, " n"] | float
     t0: Float[Array, ""] | float
     t1: Float[Array, ""] | float
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.checks import are_known
+from jaxdae.checks import are_known, fails
 from jaxdae.control.base import AbstractHybridController
 from jaxdae.solvers.clocks import Listed, Multiples, time_tolerance
 from jaxdae.systems.calls import check_parameters
@@ -36,9 +36,10 @@ class Sampled(AbstractHybridController):
     Args:
         policy: `policy(t, q, v, w, memory) -> (u, memory)`; an `eqx.Module` if it has weights.
         period: of samples [s], or their times [s], increasing, shape (samples,).
-        memory: what the first sample is given, any pytree of numbers and arrays; integers and
-            booleans are kept as floating-point numbers, exactly up to `2^53` in double precision
-            and `2^24` in single precision.
+        memory: what the first sample is given, any pytree of numbers and arrays; by default the
+            `memory` of a policy that has one, else `()`. Integers and booleans are kept as
+            floating-point numbers, exactly up to `2^53` in double precision and `2^24` in single
+            precision.
         delay: from a sample to where its output takes effect [s]; of any length.
         measure: what the policy is given in place of `q, v, w`.
         noise: an array of as many rows as samples, or a pytree of such arrays.
@@ -49,7 +50,8 @@ class Sampled(AbstractHybridController):
 
     Raises:
         TypeError: for a memory that is not numbers and arrays.
-        ValueError: for a policy that takes other arguments, a period or delay that cannot be.
+        ValueError: for a policy that takes other arguments, or is made for another `period`, and
+            for a period or delay that cannot be.
     """
 
     policy: Callable
@@ -66,7 +68,7 @@ class Sampled(AbstractHybridController):
         policy: Callable,
         period,
         *,
-        memory: Any = (),
+        memory: Any = None,
         delay: Any = 0.0,
         measure: Callable | None = None,
         noise: Any = None,
@@ -82,7 +84,9 @@ class Sampled(AbstractHybridController):
             raise ValueError(
                 "noise is what measure(t, q, v, w, noise) is given; give measure, too."
             )
+        memory = getattr(policy, "memory", ()) if memory is None else memory
         _check_memory_kinds(memory)
+        _check_own_period(policy, period)
         self.policy, self.period, self.memory = policy, period, memory
         self.delay, self.measure, self.noise, self.initial_output = delay, measure, noise, initial
         self.pending = _most_pending(period, delay) if pending is None else pending
@@ -118,9 +122,13 @@ class Sampled(AbstractHybridController):
         layout = self._layout(t, q, v, w)
         kept = layout.unpacked(c, self.pending)
         kept = self._taken(t, kept)
-        asked = self._asked(t, q, v, w, kept, layout)
         clock, *_ = self.clocks
-        return jnp.where(clock.is_due(t), asked.packed(), kept.packed())
+        # At other ends of steps the policy, which may take longer than a step, is not asked.
+        return jax.lax.cond(
+            clock.is_due(t),
+            lambda: self._asked(t, q, v, w, kept, layout).packed(),
+            lambda: kept.packed(),
+        )
 
     def moving(self, t, state):
         del t, state
@@ -310,6 +318,24 @@ def _most_pending(period, delay) -> int:
         return max(int(np.max(behind - np.arange(period.size), initial=1)), 1)
     ratio = delay / period
     return int(np.ceil(ratio * (1 - 1e-12))) if 0 < ratio < np.inf else 1
+
+
+def _check_own_period(policy, period) -> None:
+    """Refuse a policy that is made for one period, as `DigitalPID` is, at another one."""
+    own = getattr(policy, "period", None)
+    if own is None:
+        return
+
+    def agree(own, period):
+        steps = np.diff(period) if np.ndim(period) else period
+        # A period in single precision is the same one.
+        return np.allclose(steps, own, rtol=1e-6, atol=0)
+
+    if fails(agree, own, period):
+        raise ValueError(
+            f"the policy {type(policy).__name__} is made for samples every {own} s; it would be "
+            f"asked with the period {period}. Give both the same one."
+        )
 
 
 def _check_memory_kinds(memory) -> None:

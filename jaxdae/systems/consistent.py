@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.checks import are_known, calls_programs, where_eager
-from jaxdae.compiled import jit
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.reprs import Module
 from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_finite, check_functions, check_tolerance
@@ -167,7 +167,7 @@ def _unmoved(system: System, t, state: State) -> Projection | None:
     return _projection(state, state, result, result)
 
 
-@jit
+@jit(options=BRIEFLY)
 def _distances(system: System, t, state: State):
     """Residuals, and to first order how far each of them is from zero in `q` and in `v`."""
     result = constraint_residuals(system, t, state.q, state.v)
@@ -185,7 +185,7 @@ def _project(system: System, program, t, state: State, free: np.ndarray):
     return (_searched if known else _program)(system, program, t, state, free)
 
 
-@jit
+@jit(options=BRIEFLY)
 def _program(system: System, program, t, state: State, free):
     return _searched(system, program, t, state, free, search=nearest)
 
@@ -222,10 +222,10 @@ def _coordinates(system: System, t, state: State, x):
     return _moved(system, t, state.q, x) if has_rate(system) else x
 
 
-_moved = jit(moved)
+_moved = jit(moved, options=BRIEFLY)
 
 
-@jit
+@jit(options=BRIEFLY)
 def _metric(system: System, program, t, state: State):
     """The metric of a search, and where it begins."""
     mass, _ = mass_and_jacobian(system, t, state.q, state.v)
@@ -234,7 +234,7 @@ def _metric(system: System, program, t, state: State):
     return mass, jnp.zeros_like(state.v) if has_rate(system) else state.q
 
 
-@jit
+@jit(options=BRIEFLY)
 def _left(program, t, state: State):
     return program(t, state.q, state.v, state.w)
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxdae.compiled import jit
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.systems.independence import approach, surely_independent
 
@@ -143,7 +143,7 @@ def linearized(constraint: Callable, x, mu) -> Linearized:
     return Linearized(residual, jac, bend)
 
 
-@jit
+@jit(options=BRIEFLY)
 def _compiled(constraint: Callable, arguments: tuple, x, mu) -> Linearized:
     return linearized(partial(constraint, *arguments), x, mu)
 
@@ -204,7 +204,7 @@ def _independent_rows(constraint: Callable, x, free) -> Bool[Array, " c"]:
     return used @ result.order > 0
 
 
-@jit
+@jit(options=BRIEFLY)
 def _independent(constraint: Callable, arguments: tuple, x, free) -> Bool[Array, " c"]:
     return _independent_rows(partial(constraint, *arguments), x, free)
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.integrate
 import scipy.linalg
 
-from helpers.held_pendulum import PERIOD, upright
+from helpers.sampled_plants import PERIOD, upright
 from jaxdae import dlqr
 from jaxdae.analysis import lqr
 

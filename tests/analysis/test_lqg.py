@@ -7,15 +7,10 @@ import pytest
 import scipy.integrate
 import scipy.linalg
 
-from helpers.held_pendulum import PERIOD, upright
+from helpers.sampled_plants import PERIOD, place, upright
 from jaxdae.analysis import dlqr, KalmanFilter, lqg
 
 NOISE, SENSOR = np.diag([0.01, 0.4]), np.array([[2e-3]])
-
-
-def place(t, q, v, w):
-    """The measured position."""
-    return q[:1]
 
 
 def matrices(period=PERIOD, gravity=9.81):

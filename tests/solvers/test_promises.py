@@ -159,6 +159,19 @@ def test_positions_velocities_and_multipliers_have_the_order(name, exact):
 
 
 @pytest.mark.slow
+def test_rows_between_steps_of_order_eight_are_of_order_six(exact):
+    errors = []
+    for count in (16, 64):
+        found = jaxdae.simulate(
+            DrivenPendulum(), jaxdae.Multipliers(), start(), t1=2.0, dt=1 / count,
+            solver=Projected(diffrax.Dopri8()), saveat=diffrax.SaveAt(ts=jnp.asarray(TIMES)),
+        )  # fmt: skip
+        assert violated(found) < 1e-12
+        errors.append(np.abs(found.v - exact[1]).max(1)[~AT_ENDS].max())
+    np.testing.assert_allclose(np.log(errors[0] / errors[1]) / np.log(4), 6, atol=0.15)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rattle-2", "alpha-2", "half-explicit", "radau"])
 def test_sixty_coordinates_stay_on_their_constraints(name):
     links = 30
