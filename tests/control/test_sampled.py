@@ -37,17 +37,14 @@ class Digital(AbstractSampledController):
     period: float | jax.Array = 0.13
 
     def memory(self, t, state):
-        del t
         return jnp.zeros(2, state.q.dtype)
 
     def sample(self, t, q, v, w, c):
-        del t, w
         e = 1.0 - q[0]
         total = c[1] + self.period * e
         return jnp.stack([self.K_P * e - 0.5 * v[0] + self.K_I * total, total])
 
     def output(self, t, q, v, w, c):
-        del t, q, v, w
         return c[0]
 
 
@@ -194,15 +191,12 @@ class Torque(AbstractSampledController):
     period: float = 0.07
 
     def memory(self, t, state):
-        del t
         return jnp.zeros_like(state.q)
 
     def sample(self, t, q, v, w, c):
-        del t, q, w, c
         return -2.0 * v
 
     def output(self, t, q, v, w, c):
-        del t, q, v, w
         return c
 
 
@@ -228,7 +222,6 @@ class Growing(Digital):
     """Keeps all that it has measured."""
 
     def sample(self, t, q, v, w, c):
-        del t, v, w
         return jnp.append(c, q[0])
 
 

@@ -40,15 +40,12 @@ class Rope(jaxdae.System):
     length: jax.Array = eqx.field(converter=jnp.asarray)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return GRAVITY * q[1]
 
     def position_constraints(self, t, q):
-        del t
         return jnp.array([self.length - jnp.sqrt(q @ q)])
 
     def labels(self):
@@ -191,16 +188,13 @@ class Bead(jaxdae.System):
     curvature: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del q, w, u
         force = self.force_at_start + self.slope * t + self.curvature * t**2
         return force * jnp.ones_like(v)
 
     def position_constraints(self, t, q):
-        del t
         return q
 
 
@@ -319,15 +313,12 @@ class Bar(jaxdae.System):
     inertia: float = 0.5
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (v[0] ** 2 + self.inertia * v[1] ** 2)
 
     def potential_energy(self, t, q):
-        del t
         return q[0]
 
     def position_constraints(self, t, q):
-        del t
         return jnp.array([q[0] - q[1], q[0] + q[1]])
 
     def labels(self):
@@ -400,15 +391,12 @@ class Wagons(jaxdae.System):
     pull: float = 0.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (v[0] ** 2 + 3 * v[1] ** 2)
 
     def force(self, t, q, v, w, u):
-        del t, q, w
         return jnp.array([self.pull, 0.0]) + (0.0 if u is None else u) * jnp.ones_like(v)
 
     def position_constraints(self, t, q):
-        del t
         return q[1:] - q[:1]
 
     def labels(self):
@@ -416,12 +404,10 @@ class Wagons(jaxdae.System):
 
 
 def meet(t, q, v, w):
-    del t, v, w
     return q[1] - q[0]
 
 
 def late(t, q, v, w):
-    del q, v, w
     return t - 2.0
 
 
@@ -452,7 +438,6 @@ def test_a_controller_may_switch_with_the_modes_and_reactions_know_it():
     """Where they are coupled, each is braked by 0.4 N: together by 0.2 m/s^2 from 1 m/s."""
 
     def brake(t, q, v, w):
-        del t, v
         assert q.shape == (2,)
         return -0.4 * w[0]
 
@@ -497,15 +482,12 @@ class Wheel(jaxdae.System):
     """A wheel of 1 kg and radius 1 m on a plane, driven by a torque that grows as `t`."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * (v[0] ** 2 + v[1] ** 2)
 
     def force(self, t, q, v, w, u):
-        del q, v, w, u
         return jnp.array([0.0, 1.0]) * t
 
     def velocity_constraints(self, t, q, v):
-        del t, q
         return v[:1] - v[1:]
 
 
@@ -563,7 +545,6 @@ def test_what_does_not_fit_is_refused():
 
     class Rubbing(Wagons):
         def reaction_dependent_force(self, t, q, v, w, u, lam):
-            del t, q, w, u
             return -jnp.abs(lam[0]) * v
 
     refused("Rubbing declares reaction_dependent_force", system=Rubbing(), unilateral=0)

@@ -132,7 +132,6 @@ class Solving(AbstractStatelessSolver, diffrax.Euler):
     parts: int = 1
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        del terms, t0, t1, args, solver_state, made_jump
         n = unknowns(y0.size, self.parts)
         *matrices, right = jnp.split(y0, np.arange(1, self.parts + 1) * n * n)
         made = Factors.of_pair if self.parts == 2 else partial(Factors.of, pivots=True)

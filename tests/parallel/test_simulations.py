@@ -27,7 +27,6 @@ class Pushed(CartesianPendulum):
     """A pendulum with a horizontal force."""
 
     def force(self, t, q, v, w, u):
-        del t, q, v, w
         return jnp.zeros(2) if u is None else jnp.stack([u[0], jnp.zeros_like(u[0])])
 
 
@@ -37,7 +36,6 @@ class Push(eqx.Module):
     size: jax.Array
 
     def __call__(self, t, q, v, w):
-        del t, q, v, w
         return self.size[None]
 
 

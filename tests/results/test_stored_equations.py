@@ -16,7 +16,6 @@ ZERO = {"charge": 0.0, "flux": 0.0}, {"coil": 1.0, "current": 0.0}
 
 
 def step(t, y, z):
-    del t, y, z
     return 1.0
 
 
@@ -70,7 +69,7 @@ def test_a_file_has_no_declaration_and_is_of_its_own_kind(tmp_path):
 @pytest.mark.slow
 def test_batches_events_and_failures_are_in_files(tmp_path):
     """One that is no number among the members; rows and events of each."""
-    event = jaxdae.Event(lambda t, y, z: z["current"] - 0.1, direction=1, name="up")  # noqa: ARG005
+    event = jaxdae.Event(lambda t, y, z: z["current"] - 0.1, direction=1, name="up")
     how = {"events": event, "throw": False, "max_events": 2, "backend": "native"}
     batch = jax.vmap(lambda r: ran(r, **how))
     runs = batch(jnp.array([1.0, jnp.nan, 3.0]))

@@ -36,7 +36,6 @@ class Springs(jaxdae.System):
     coupling: jax.Array
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
@@ -262,11 +261,9 @@ class Rooted(jaxdae.System):
     stiffness: jax.Array | float
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, v, w, u
         return -jnp.sqrt(self.stiffness * q)
 
 
