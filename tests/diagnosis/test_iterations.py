@@ -70,7 +70,7 @@ def test_both_backends_count_the_same():
     ],
 )  # fmt: skip
 def test_every_solver_with_iterations_counts_them(solver, options, matrices):
-    found = run(solver=solver, backend="native", **options)
+    found = run(solver=solver, backend="plain", **options)
     iterations, factorizations, unsolved = counts(found)
     assert (factorizations, unsolved) == (matrices * int(found.stats["num_steps"]), 0)
     assert iterations >= factorizations
