@@ -568,7 +568,7 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
         preconditions.check_with_events(events, saveat, progress, fixed=fixed)
     if hybrid is not None and not fixed:
         control = step_control(stepsize_controller, times)
-        stepsize_controller = sampling.with_samples(control, clocks)
+        stepsize_controller = sampling.with_samples(control, clocks, hybrid[1])
     direction = run_direction(t0, t1, stepsize_controller)
     method = Method(
         solver,

@@ -5,8 +5,10 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from optimistix import rms_norm
 
 from jaxdae.checks import are_known, fails
 from jaxdae.solvers.base import refuse_memory
@@ -104,17 +106,26 @@ def _held(t1, t, before, after, y):
 class SampleSteps(AbstractAroundController):
     """A step size controller whose steps end at the times of clocks.
 
+    What is held has no error; a mean over all entries is one over the others.
+
     Args:
         controller: what chooses the steps between these.
+        size: numbers that are held.
         clocks: `None` until `with_clocks` has given them; times that are listed are no matter of
             this controller.
     """
 
     controller: Any
+    size: int = eqx.field(static=True)
     clocks: Any
 
-    def __init__(self, controller: diffrax.AbstractAdaptiveStepSizeController, clocks: Any = None):
-        self.controller, self.clocks = controller, clocks
+    def __init__(
+        self,
+        controller: diffrax.AbstractAdaptiveStepSizeController,
+        size: int,
+        clocks: Any = None,
+    ):
+        self.controller, self.size, self.clocks = controller, size, clocks
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
         end, state = super().init(terms, t0, t1, y0, dt0, args, func, error_order)
@@ -123,6 +134,10 @@ class SampleSteps(AbstractAroundController):
     def adapt_step_size(
         self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
     ):
+        if self.norm is rms_norm:
+            entries = sum(x.size for x in jax.tree.leaves(y_error))
+            larger = (entries / max(entries - self.size, 1)) ** 0.5
+            y_error = jax.tree.map(lambda x: larger * x, y_error)
         keep, begin, end, jumped, state, result = self.controller.adapt_step_size(
             t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
         )
@@ -134,16 +149,18 @@ class SampleSteps(AbstractAroundController):
         return end
 
 
-def with_samples(controller, clocks):
+def with_samples(controller, clocks, size: int):
     """A step size controller that ends steps at the samples, too; times it knows by itself stay.
 
     Args:
         controller: of the steps.
         clocks: of the controller that is sampled.
+        size: numbers that it keeps.
     """
     listed = listed_times(clocks)
     if type(controller) is diffrax.ClipStepSizeController:
-        inner = with_samples(controller.controller, [x for x in clocks if type(x) is not Listed])
+        others = [x for x in clocks if not isinstance(x, Listed)]
+        inner = with_samples(controller.controller, others, size)
         if listed is not None and controller.step_ts is not None:
             listed = jnp.sort(jnp.concatenate([controller.step_ts, listed]))
         steps = controller.step_ts if listed is None else listed
@@ -152,7 +169,7 @@ def with_samples(controller, clocks):
             lambda x: (x.controller, x.step_ts), controller, (inner, steps),
             is_leaf=lambda x: x is None,
         )  # fmt: skip
-    controller = SampleSteps(controller)
+    controller = SampleSteps(controller, size)
     return controller if listed is None else diffrax.ClipStepSizeController(controller, listed)
 
 
@@ -169,7 +186,7 @@ def with_clocks(controller, output):
     if not isinstance(controller, SampleSteps):
         return controller
     clocks = tuple(x for x in output.controller.clocks if not isinstance(x, Listed))
-    return SampleSteps(controller.controller, clocks)
+    return SampleSteps(controller.controller, controller.size, clocks)
 
 
 def check(controller, t0, t1, dt, control) -> None:
@@ -185,7 +202,7 @@ def check(controller, t0, t1, dt, control) -> None:
     Raises:
         ValueError: saying which of them does not fit.
     """
-    name = type(controller).__name__
+    name = getattr(controller, "name", type(controller).__name__)
     clocks = controller.clocks
     for clock in clocks:
         _check_clock(clock, name, t0, t1)

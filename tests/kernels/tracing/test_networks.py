@@ -239,7 +239,7 @@ def test_derivatives_by_weights_stay_factors_wherever_they_stand():
 
     shapes = [jax.ShapeDtypeStruct((n,), np.float64) for n in (NUMBERS.size, 4, 2)]
     program, pieces = factored(scalarize(pulled, *shapes, loops=True))
-    assert pieces[0].ranks == (Rank(0, 36, 1, 4), Rank(180, 33, 1, 36))
+    assert pieces[0].parts == (Rank(0, 36, 1, 4), Rank(180, 33, 1, 36))
     assert pieces[0].rest == [(144, 180), (1368, NUMBERS.size)]
     nodes = map(program.graph.nodes.__getitem__, program.graph.needed(program.outputs))
     assert not [x for x in nodes if x.operation == "tanh"]
