@@ -35,6 +35,11 @@ class Series(Module):
         return _period(self.parts)
 
     @property
+    def takes_rates(self) -> bool:
+        """Whether all parts are for velocities that need not be rates of coordinates."""
+        return all(getattr(x, "takes_rates", True) for x in self.parts)
+
+    @property
     def memory(self) -> tuple:
         """What the first sample is given: the memories of its parts."""
         return tuple(_memory(x) for x in self.parts)
@@ -72,6 +77,11 @@ class Parallel(Module):
     def period(self) -> Any:
         """Of the samples that its parts are made for [s]; `None` where these have none."""
         return _period(self.parts)
+
+    @property
+    def takes_rates(self) -> bool:
+        """Whether all parts are for velocities that need not be rates of coordinates."""
+        return all(getattr(x, "takes_rates", True) for x in self.parts)
 
     @property
     def memory(self) -> tuple:

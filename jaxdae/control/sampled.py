@@ -92,6 +92,11 @@ class Sampled(AbstractHybridController):
         self.pending = _most_pending(period, delay) if pending is None else pending
 
     @property
+    def takes_rates(self) -> bool:
+        """Whether its policy is one for velocities that need not be rates of coordinates."""
+        return getattr(self.policy, "takes_rates", True)
+
+    @property
     def clocks(self):
         listed = jnp.ndim(self.period) > 0
         kind: Any = Listed if listed else Multiples

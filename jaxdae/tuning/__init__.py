@@ -2,6 +2,10 @@
 
 from jaxdae import names as _names
 from jaxdae.storage.checkpoints import CheckpointError as CheckpointError
+from jaxdae.systems.random_states import (
+    perturbed_states as perturbed_states,
+    random_starts as random_starts,
+)
 from jaxdae.tuning.averaging import parameter_average as parameter_average
 from jaxdae.tuning.certificate import (
     Certificate as Certificate,
@@ -11,8 +15,6 @@ from jaxdae.tuning.certificate import (
 from jaxdae.tuning.conditions import (
     Conditions as Conditions,
     Members as Members,
-    perturbed_states as perturbed_states,
-    random_starts as random_starts,
 )
 from jaxdae.tuning.constraints import Equality as Equality, Inequality as Inequality
 from jaxdae.tuning.costs import (

@@ -21,8 +21,8 @@ from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_counts, check_least, is_real
 from jaxdae.storage import checkpoints
 from jaxdae.systems.calls import described
+from jaxdae.systems.random_states import check_key
 from jaxdae.tuning import resumption
-from jaxdae.tuning.conditions import check_key
 from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.descent import DESCENT, validate
 from jaxdae.tuning.endings import (

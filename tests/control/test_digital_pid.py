@@ -10,7 +10,16 @@ import pytest
 
 from helpers.spring import Spring
 from jaxdae import Multipliers, Sampled, simulate, State
-from jaxdae.control import DigitalFilter, DigitalPID, Quantizer, RateLimit, Series
+from jaxdae.control import (
+    DigitalFilter,
+    DigitalPID,
+    Parallel,
+    PD,
+    Quantizer,
+    RateLimit,
+    Saturation,
+    Series,
+)
 from jaxdae.solvers import RK4
 
 PERIOD = 0.1
@@ -100,7 +109,8 @@ def chain(scale: Any = 1.0):
         filter_time=0.05, lower=-2.0, upper=2.5, rate=12.0, tracking_time=0.5,
     )  # fmt: skip
     low, notch = DigitalFilter.low_pass(20.0, PERIOD), DigitalFilter.notch(15.0, PERIOD)
-    return Series(pid, low, notch, RateLimit(9.0, PERIOD), Quantizer(1e-12))
+    limits = RateLimit(9.0, PERIOD), Saturation(-2.2, 2.0)
+    return Parallel(Series(pid, low, notch, *limits, Quantizer(1e-12)), PD(left, 0.3 * scale, 0.2))
 
 
 @pytest.mark.slow
