@@ -16,7 +16,6 @@ ZERO = {"charge": 0.0, "flux": 0.0}, {"coil": 1.0, "current": 0.0}
 
 
 def step(t, y, z):
-    del t, y, z
     return 1.0
 
 
@@ -32,6 +31,7 @@ def same(one, other):
     return all(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) for a, b in pairs)
 
 
+@pytest.mark.slow
 def test_a_run_comes_back_from_a_file_bit_for_bit(tmp_path):
     run = ran()
     path = run.save(tmp_path / "folder" / "circuit")
@@ -69,8 +69,9 @@ def test_a_file_has_no_declaration_and_is_of_its_own_kind(tmp_path):
 @pytest.mark.slow
 def test_batches_events_and_failures_are_in_files(tmp_path):
     """One that is no number among the members; rows and events of each."""
-    event = jaxdae.Event(lambda t, y, z: z["current"] - 0.1, direction=1, name="up")  # noqa: ARG005
-    batch = jax.vmap(lambda r: ran(r, events=event, throw=False, max_events=2))
+    event = jaxdae.Event(lambda t, y, z: z["current"] - 0.1, direction=1, name="up")
+    how = {"events": event, "throw": False, "max_events": 2, "backend": "native"}
+    batch = jax.vmap(lambda r: ran(r, **how))
     runs = batch(jnp.array([1.0, jnp.nan, 3.0]))
     found = jaxdae.DAETrajectory.load(runs.save(tmp_path / "batch"))
     assert found.success.tolist() == [True, False, True]
@@ -85,6 +86,7 @@ def test_batches_events_and_failures_are_in_files(tmp_path):
     assert set(table["member"]) == {0, 2}  # of the other no row was reached but its start
 
 
+@pytest.mark.slow
 def test_tables_have_a_column_for_each_number(tmp_path):
     run = ran()
     table = run.to_dataframe()

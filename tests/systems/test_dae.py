@@ -62,6 +62,7 @@ def test_at_index_two_z_follows_from_the_hidden_constraint():
     np.testing.assert_allclose(2 * z, y["v"] @ y["v"] - 9.81 * q[1], rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_of_a_residual_rates_are_those_of_the_motion():
     """Also of variables whose rates the residual does not have: from its derivative by time."""
     given = jnp.array([0.7, 1e-5, 0.0])
