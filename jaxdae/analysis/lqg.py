@@ -25,9 +25,9 @@ class LQG(Module):
 
         s = filter.correct(s, y - y0),    u = u0 - K s within lower and upper
 
-    The filter predicts the next sample with the input that is. It is the policy of
-    `Sampled(law, law.period, measure=law.measured)`, where a measurement with noise may take the
-    place of `measured`.
+    The filter predicts the next sample with the input that is, and knows no `delay`. It is the
+    policy of `Sampled(law, law.period, measure=law.measured)`, where a measurement with noise may
+    take the place of `measured`.
 
     Args:
         filter: estimates the state of the linearized system, a `KalmanFilter`.

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.checks import are_known, fails
 from jaxdae.control.base import AbstractHybridController
+from jaxdae.formulations.gains import is_number
 from jaxdae.solvers.clocks import Listed, Multiples, time_tolerance
 from jaxdae.systems.calls import check_parameters
 
@@ -90,6 +91,11 @@ class Sampled(AbstractHybridController):
         self.policy, self.period, self.memory = policy, period, memory
         self.delay, self.measure, self.noise, self.initial_output = delay, measure, noise, initial
         self.pending = _most_pending(period, delay) if pending is None else pending
+
+    @property
+    def takes_rates(self) -> bool:
+        """Whether its policy is one for velocities that need not be rates of coordinates."""
+        return getattr(self.policy, "takes_rates", True)
 
     @property
     def clocks(self):
@@ -323,7 +329,8 @@ def _most_pending(period, delay) -> int:
 def _check_own_period(policy, period) -> None:
     """Refuse a policy that is made for one period, as `DigitalPID` is, at another one."""
     own = getattr(policy, "period", None)
-    if own is None:
+    # Also a parametrization while it is tuned.
+    if not (is_number(own) and is_number(period)):
         return
 
     def agree(own, period):

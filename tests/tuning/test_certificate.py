@@ -176,11 +176,9 @@ class Slider(jaxdae.System):
     """A bead on the line `q[1] = 0` whose mass grows along it, so that mobilities change."""
 
     def kinetic_energy(self, t, q, v):
-        del t
         return 0.5 * (1.0 + 4.0 * q[0] ** 2) * v @ v
 
     def position_constraints(self, t, q):
-        del t
         return q[1:]
 
 

@@ -220,7 +220,7 @@ class _Index(NamedTuple):
     Args:
         node: of it, inside of the limits.
         cases: what it may be.
-        start: the whole start from it.
+        start: all components of the start from it.
     """
 
     node: int
