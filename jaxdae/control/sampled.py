@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.checks import are_known, fails
 from jaxdae.control.base import AbstractHybridController
+from jaxdae.formulations.gains import is_number
 from jaxdae.solvers.clocks import Listed, Multiples, time_tolerance
 from jaxdae.systems.calls import check_parameters
 
@@ -331,7 +332,8 @@ def _most_pending(period, delay) -> int:
 def _check_own_period(policy, period) -> None:
     """Refuse a policy that is made for one period, as `DigitalPID` is, at another one."""
     own = getattr(policy, "period", None)
-    if own is None:
+    # Also a parametrization while it is tuned.
+    if not (is_number(own) and is_number(period)):
         return
 
     def agree(own, period):

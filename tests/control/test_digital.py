@@ -29,7 +29,6 @@ BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
 
 def integrating(t, q, v, w, memory):
     """A PI law with damping by the velocity; the memory is the sum of the errors."""
-    del t, w
     total = memory + 0.1 * (1.0 - q[0])
     return 3.0 * (1.0 - q) - 0.5 * v + 1.5 * total, total
 

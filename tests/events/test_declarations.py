@@ -163,6 +163,7 @@ def test_a_function_that_is_not_finite_for_a_while_is_pointed_out():
         run(hole, t1=1.0)
 
 
+@pytest.mark.slow
 def test_an_event_that_no_kernel_has_is_left_to_the_plain_backend():
     """Said by the run; the native backend alone refuses."""
     event = Event(Counted(jnp.array(5)), name="half")
@@ -174,6 +175,7 @@ def test_an_event_that_no_kernel_has_is_left_to_the_plain_backend():
         run(event, backend="native")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [False, True])
 def test_files_keep_events(tmp_path, batch):
     if batch:
@@ -196,6 +198,7 @@ def test_files_keep_events(tmp_path, batch):
         assert member.events.names == ("impact",)
 
 
+@pytest.mark.slow
 def test_a_file_says_why_events_ended_a_run(tmp_path):
     bounced(max_events=2, throw=False).save(tmp_path / "run.npz")
     read = Trajectory.load(tmp_path / "run.npz")

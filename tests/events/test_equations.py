@@ -12,7 +12,6 @@ import jaxdae
 from helpers.daes import Pendulum
 from jaxdae import Event
 
-BACKENDS = ["plain", pytest.param("native", marks=pytest.mark.slow)]
 END = diffrax.SaveAt(t1=True)
 
 
@@ -38,7 +37,7 @@ SPARK = Event(lambda t, y, z: 0.8 - y["voltage"], reset=discharged, name="spark"
 
 
 def charged(speed: Any = 1.0, events: Any = SPARK, **options):
-    settings: dict[str, Any] = {"t1": 4.0, "backend": "plain", "saveat": END} | options
+    settings: dict[str, Any] = {"t1": 4.0, "backend": "native", "saveat": END} | options
     start = {"voltage": 0.0}, {"current": 1.0 * speed}
     return jaxdae.solve(Charge(speed), *start, events=events, **settings)
 
@@ -51,7 +50,7 @@ def exact(t, speed: Any = 1.0):
     return voltage, np.where(t < first, 0, 1 + np.floor((t - first) / period)).astype(int)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["native", pytest.param("plain", marks=pytest.mark.slow)])
 def test_sparks_come_at_exact_times_and_the_current_is_consistent_behind_them(backend):
     ts = jnp.linspace(0.0, 5.0, 41)
     run = charged(backend=backend, t1=5.0, saveat=diffrax.SaveAt(ts=ts))
@@ -72,7 +71,7 @@ def test_sparks_come_at_exact_times_and_the_current_is_consistent_behind_them(ba
 def test_an_event_without_a_reset_ends_the_run_told_from_an_algebraic_variable():
     """`exp(-k t)` is a quarter of the current at the start at `log(4) / k`."""
     small = Event(lambda t, y, z: z["current"] - 0.25, name="small")
-    run = charged(events=small, backend="native")
+    run = charged(events=small)
     assert bool(run.success)
     assert len(run.events) == 1
     np.testing.assert_allclose(run.final_time, np.log(4), atol=1e-8)
@@ -106,9 +105,7 @@ def test_directions_count_where_functions_rise_or_fall():
     found = charged(events=level(1))
     np.testing.assert_allclose(found.final_time, np.log(2), atol=1e-8)
     y, z = charged(events=()).final
-    back = jaxdae.solve(
-        Charge(), y, z, t0=4.0, t1=0.0, events=level(-1), backend="plain", saveat=END
-    )
+    back = jaxdae.solve(Charge(), y, z, t0=4.0, t1=0.0, events=level(-1), saveat=END)
     np.testing.assert_allclose(back.final_time, np.log(2), atol=1e-6)  # errors grow by 50
 
 
@@ -117,7 +114,7 @@ def test_derivatives_know_that_times_of_events_move():
     """Of the voltage, `1 - 0.8 exp(-k (4 - t_2))`, and the time of the second spark."""
 
     def made(speed, adjoint=None):
-        run = charged(speed, backend="native", adjoint=adjoint, dt=0.1, max_events=4)
+        run = charged(speed, adjoint=adjoint, dt=0.1, max_events=4)
         return jnp.stack([run.y["voltage"][0], run.events.times[1]])
 
     reverse = jax.jacrev(made)(1.0)
@@ -131,13 +128,12 @@ def test_derivatives_know_that_times_of_events_move():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_members_of_a_batch_have_events_of_their_own(backend):
+def test_members_of_a_batch_have_events_of_their_own():
     """Different numbers of them, one without, one that is no number; and the gradient."""
     speeds = jnp.array([0.3, 1.0, 2.0, jnp.nan])
 
     def total(speeds):
-        runs = jax.vmap(lambda k: charged(k, backend=backend, throw=False, max_events=8))(speeds)
+        runs = jax.vmap(lambda k: charged(k, throw=False, max_events=8))(speeds)
         return jnp.sum(jnp.where(runs.success, runs.y["voltage"][:, 0], 0.0)), runs
 
     (_, runs), gradient = jax.value_and_grad(total, has_aux=True)(speeds)
