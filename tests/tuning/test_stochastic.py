@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from jaxdae import Baumgarte, Multipliers, simulate, State
+from jaxdae.models.pendulum import CartesianPendulum
+from jaxdae.solvers import RK4
 from jaxdae.tuning import (
     CheckpointError,
     gradient_growth,
@@ -116,6 +120,12 @@ def test_a_fixed_objective_is_validated_too_and_a_callback_sees_it():
     assert result.ending.endswith(words)
 
 
+def test_validations_that_are_never_finite_are_told_of():
+    with pytest.warns(UserWarning, match="no validation was finite: the initial parameters are"):
+        result = run(validation=lambda x: jnp.nan * jnp.sum(x), steps=5)
+    np.testing.assert_array_equal(result.params, jnp.zeros(2))
+
+
 def test_a_validation_that_is_drawn_has_the_same_draws_each_time():
     kept = run(optimizer=optax.sgd(0.0), validation=Stochastic(noisy), validation_every=1, steps=3)
     assert len(set(kept.history.validation)) == 1
@@ -204,6 +214,31 @@ def test_horizons_are_one_program_and_hold_on_at_their_end():
         Stochastic(at, horizon=optax.linear_schedule(1.0, 3.0, 4)), optimizer=still, steps=5
     )
     np.testing.assert_allclose(growing.history.loss, [1.0, 1.5, 2.0, 2.5, 3.0, 3.0], rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_runs_to_a_traced_horizon_are_those_to_a_known_one():
+    """As the page has it: one program for all horizons, and its gradient."""
+    law = Multipliers(Baumgarte(20.0, 100.0))
+    start = State(jnp.array([1.0, 0.0]), jnp.zeros(2))
+
+    def last(mass, horizon, **how):
+        run = simulate(
+            CartesianPendulum(mass=mass), law, start, t1=horizon, dt=0.05, solver=RK4(),
+            throw=False, **how,
+        )  # fmt: skip
+        return run.q[-1, 0] * mass
+
+    def traced(mass, horizon):
+        times = diffrax.SaveAt(ts=horizon * jnp.linspace(0, 1, 5))
+        return last(mass, horizon, max_steps=21, saveat=times)
+
+    both = jax.jit(jax.value_and_grad(traced))
+    for horizon in (0.3, 1.0):
+        value, slope = both(1.0, horizon)
+        wanted = last(1.0, horizon)
+        # The angle does not depend on the mass.
+        np.testing.assert_allclose([value, slope], [wanted, wanted], rtol=1e-9)
 
 
 def test_draws_that_are_not_finite_are_not_taken_and_counted():
