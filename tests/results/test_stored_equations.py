@@ -105,6 +105,48 @@ def test_tables_have_a_column_for_each_number(tmp_path):
     assert vectors.to_xarray()["y"].shape == (3, 2)
 
 
+class Measured(Resonator):
+    """With units of some variables."""
+
+    def units(self):
+        return {"y": "Wb", "y['charge']": "C", "z['current']": "A"}
+
+
+def test_units_of_variables_and_their_rates_are_in_tables_and_pictures(tmp_path):
+    run = jaxdae.solve(Measured(), *ZERO, t1=0.2, dt=0.1, backend="plain", controller=step)
+    assert run.units == (["C", "Wb"], ["", "A"])
+    found = jaxdae.DAETrajectory.load(run.save(tmp_path / "run"))
+    assert found.units == run.units
+    for one in (run, found):
+        assert one.to_dataframe().attrs["units"] == {
+            "time": "s", "charge": "C", "flux": "Wb", "current": "A",
+            "d(charge)/dt": "A", "d(flux)/dt": "Wb/s",
+        }  # fmt: skip
+        headings = [ax.get_ylabel() for ax in plot_histories(one, quantities=["y", "y_dot"]).axes]
+        assert list(dict.fromkeys(headings)) == [
+            "variables y [C]", "variables y [Wb]", "rates dy/dt [A]", "rates dy/dt [Wb/s]",
+        ]  # fmt: skip
+
+
+def test_what_was_varied_goes_with_the_members_and_into_files(tmp_path):
+    values = np.array([1.0, 2.0, 3.0])
+    runs = jax.vmap(lambda r: ran(r, throw=False, t1=0.2))(jnp.asarray(values))
+    named: Any = {"resistance": values, "maker": ["a", "b", "a"]}
+    runs = runs.varying("resistance", **named)
+    found = jaxdae.DAETrajectory.load(runs.save(tmp_path / "batch"))
+    batch: Any
+    for batch in (runs, found, found.varying("resistance", **named)):
+        assert batch.varied.axes == ("resistance",)
+        assert set(batch.to_dataframe()["resistance"]) == {1.0, 2.0, 3.0}
+        one = batch[1]
+        assert (one.varied.axes, one.varied.values["maker"]) == ((), "b")
+        np.testing.assert_array_equal(one.z["current"], batch.z["current"][1])
+        data = batch[1:].to_xarray().sel(resistance=3.0)
+        np.testing.assert_array_equal(data["z.current"], runs.z["current"][2])
+    with pytest.raises(ValueError, match="this is one run, not a batch"):
+        runs[0].varying("resistance", resistance=values)
+
+
 def test_histories_are_drawn_with_the_names_of_the_variables():
     figure = plot_histories(ran(), quantities=["y", "z", "y_dot", "u"], title="circuit")
     headings = [ax.get_ylabel() for ax in figure.axes]
