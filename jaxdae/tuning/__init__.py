@@ -1,6 +1,7 @@
 """Tuning of gains and parameters by gradients: parametrizations, objectives, the loop."""
 
 from jaxdae import names as _names
+from jaxdae.analysis.stability_certificate import StabilityCertificate as StabilityCertificate
 from jaxdae.storage.checkpoints import CheckpointError as CheckpointError
 from jaxdae.systems.random_states import (
     perturbed_states as perturbed_states,
@@ -10,7 +11,6 @@ from jaxdae.tuning.averaging import parameter_average as parameter_average
 from jaxdae.tuning.certificate import (
     Certificate as Certificate,
     certificate as certificate,
-    StabilityCertificate as StabilityCertificate,
 )
 from jaxdae.tuning.conditions import (
     Conditions as Conditions,

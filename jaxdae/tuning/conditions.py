@@ -116,12 +116,3 @@ class Member(NamedTuple):
     variation: Int[Array, ""]  # number of its variation
     # Ends of its fixed steps, shape (steps + 1,); `None` where all have the same.
     grid: Float[Array, " ends"] | None = None
-
-
-def ends_of_steps(grids: list[np.ndarray], rows: int = 0) -> np.ndarray:
-    """Ends of the steps of several runs, one row each: the last one repeated in shorter ones.
-
-    Repeated ends are steps of no length, which change nothing.
-    """
-    most = max(rows, *(x.size for x in grids))
-    return np.stack([np.pad(x, (0, most - x.size), mode="edge") for x in grids])

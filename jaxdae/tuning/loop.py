@@ -28,8 +28,8 @@ from jaxdae.tuning.descent import DESCENT, validate
 from jaxdae.tuning.endings import (
     after_all_steps,
     after_draws,
+    findings_of_draws,
     in_words,
-    outlying_gradients,
     require_a_start,
 )
 from jaxdae.tuning.optimizers import choose, Mode
@@ -223,9 +223,12 @@ def tune(
         result = _result(run, chosen, params, _in_words(run, reason), began, before)
     if result.stop_reason in ("stalled", "infeasible"):
         warnings.warn(f"tune: {result.ending}.", stacklevel=2)
-    outlying = outlying_gradients(result.history.gradient_norm)
-    if chosen.problem.key is not None and outlying is not None:
-        warnings.warn(f"tune: {outlying}.", stacklevel=2)
+    if not np.isfinite(result.loss):
+        text = "tune: no validation was finite: the initial parameters are returned"
+        warnings.warn(f"{text}; validate by runs that they survive.", stacklevel=2)
+    if chosen.problem.key is not None:
+        for text in findings_of_draws(result.history.gradient_norm, result.history.skipped):
+            warnings.warn(f"tune: {text}.", stacklevel=2)
     return result
 
 

@@ -192,5 +192,7 @@ def test_what_does_not_fit_is_refused():
         lqg(linear, place, period=PERIOD, W=np.diag([1.0, -1.0]))
     with pytest.raises(ValueError, match=r"either the covariance .* or a constant gain"):
         KalmanFilter(A, B, C, W, V)
+    with pytest.raises(ValueError, match=r"either the covariance .* or a constant gain"):
+        KalmanFilter(A, B, C, W, V, covariance=jnp.eye(2), gain=jnp.ones((2, 1)))
     with pytest.raises(ValueError, match=r"C must have shape \(p, 2\); got \(1, 3\)"):
         KalmanFilter.steady(A, B, np.ones((1, 3)), W, V)

@@ -63,6 +63,7 @@ def test_gradients_agree_with_finite_differences_in_both_modes(rng):
     np.testing.assert_allclose(jax.jit(jax.grad(slope))(0.0), second, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_batches_and_single_precision(rng):
     pairs = [random_pair(rng, 3, 1) for _ in range(4)]
     batch = [jnp.stack(x) for x in zip(*pairs, strict=True)]
@@ -109,6 +110,7 @@ def test_a_hidden_stable_root_stays_and_a_hidden_unstable_one_is_refused(rng):
         lqr(A, B)
 
 
+@pytest.mark.slow
 def test_what_is_neither_a_pair_nor_a_linearization_is_refused():
     """One function of both, which says what is missing or too many."""
     _, linear = drifting()

@@ -1,5 +1,7 @@
 """Series and sums of controllers, with memories and without."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from helpers.systems import Turning
 from jaxdae import Multipliers, Sampled, simulate
 from jaxdae.control import DigitalPID, Parallel, PD, RateLimit, Saturation, Series
+from jaxdae.tuning import Positive
 
 GIVEN = (jnp.asarray(0.3), jnp.array([0.4]), jnp.array([-0.2]), jnp.zeros(0))
 
@@ -17,7 +20,6 @@ class Summing:
     memory = jnp.zeros(1)
 
     def __call__(self, t, q, v, w, memory):
-        del t, v, w
         memory = memory + q
         return 2.0 * memory, memory
 
@@ -69,6 +71,9 @@ def test_one_period_goes_through_all_parts():
         ValueError, match=r"parts of Series are made .* every 0\.1 s and every 0\.2"
     ):
         Series(limited, RateLimit(1.0, 0.2))
+    period: Any = Positive(0.1)
+    tuned = Series(Summing(), RateLimit(1.0, period), RateLimit(1.0, 0.1))
+    assert Sampled(tuned, 0.1).policy is tuned
 
 
 def test_a_law_for_rates_of_coordinates_is_refused_at_samples_too():

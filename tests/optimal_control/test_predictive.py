@@ -25,7 +25,6 @@ def parts(state):
 
 def residuals(t, q, v, w, u):
     """Of the upright at rest: places, heights, speeds, and a little of the input."""
-    del t, w
     return jnp.concatenate([q - jnp.array([0.0, 0.0, 0.5]), 0.1 * v, 0.1 * u])
 
 
