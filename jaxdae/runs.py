@@ -552,7 +552,8 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
     hybrid = hybrid_part(inner, state)
     clocks = clocks_of(inner)
     if hybrid is not None:
-        sampling.check(hybrid[0], t0, t1, dt, stepsize_controller)
+        goes_on = isinstance(controller, ControllerOutput)
+        sampling.check(hybrid[0], t0, t1, dt, stepsize_controller, goes_on=goes_on)
         solver = sampling.SampledEnds(solver, hybrid[1])
     preconditions.check_projection(solver, formulation)
     if splits(solver):

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -133,8 +132,7 @@ class AbstractSampledController(AbstractHybridController):
 
     def renew(self, t, q, v, w, c):
         (clock,) = self.clocks
-        # At other ends of steps nothing is computed.
-        return jax.lax.cond(clock.is_due(t), lambda: self.sample(t, q, v, w, c), lambda: c)
+        return jnp.where(clock.is_due(t), self.sample(t, q, v, w, c), c)
 
     def moving(self, t, state):
         del t, state
@@ -207,9 +205,9 @@ def attach(
         ValueError: when `initial` and `rate` are not vectors of one length.
     """
     k = state.w.shape[-1]
+    c = jnp.asarray(controller.initial(t, state), state.q.dtype)
     if isinstance(controller, AbstractHybridController):
         controller = controller.prepared(t, state)
-    c = jnp.asarray(controller.initial(t, state), state.q.dtype)
     rate = eqx.filter_eval_shape(
         controller.rate, jnp.asarray(t, c.dtype), state.q, state.v, state.w, c
     )

@@ -39,13 +39,15 @@ class Cascade(AbstractHybridController):
         check_parameters("inner", self.inner, ("r",))
 
     def prepared(self, t, state):
-        outer = self.outer.prepared(t, state)
-        if outer.moving(t, state):
+        return self._loops(t, state, self.outer.prepared(t, state))
+
+    def _loops(self, t, state, outer) -> "CascadeLoops":
+        if self.outer.moving(t, state):
             raise ValueError(
                 "the outer loop of a Cascade must keep all of its state from sample to sample."
             )
-        c = outer.initial(t, state)
-        reference = outer.output(t, state.q, state.v, state.w, c)
+        c = self.outer.initial(t, state)
+        reference = self.outer.output(t, state.q, state.v, state.w, c)
         return CascadeLoops(outer, self.inner, reference, c.size)
 
     @property
@@ -53,7 +55,7 @@ class Cascade(AbstractHybridController):
         return self.outer.clocks
 
     def initial(self, t, state):
-        return self.prepared(t, state).initial(t, state)
+        return self._loops(t, state, self.outer).initial(t, state)
 
     def renew(self, t, q, v, w, c):
         return self.prepared(t, State(q, v, w)).renew(t, q, v, w, c)

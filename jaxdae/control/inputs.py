@@ -79,8 +79,8 @@ class Held(_AbstractInput):
     kind: str = eqx.field(static=True, default="held")
 
     def __init__(self, times, values):
-        self.times, self.values, self.kind = times, jnp.asarray(values), "held"
-        _check_grid("Held", times, self.values, 0)
+        self.times, self.values, self.kind = _as_times(times), jnp.asarray(values), "held"
+        _check_grid("Held", self.times, self.values, 0)
 
 
 class Interpolated(_AbstractInput):
@@ -110,9 +110,9 @@ class Interpolated(_AbstractInput):
     def __init__(self, times, values, kind: str = LINEAR):
         if kind not in KINDS:
             raise ValueError(unknown_name("interpolation", kind, KINDS))
-        self.times, self.values, self.kind = times, jnp.asarray(values), kind
-        _check_grid("Interpolated", times, self.values, 2 if kind == B_SPLINE else 0)
-        if jnp.shape(times)[0] < 2:
+        self.times, self.values, self.kind = _as_times(times), jnp.asarray(values), kind
+        _check_grid("Interpolated", self.times, self.values, 2 if kind == B_SPLINE else 0)
+        if self.times.shape[0] < 2:
             raise ValueError("Interpolated takes two times or more.")
 
 
@@ -181,6 +181,13 @@ class InputPieces(AbstractHybridController):
         begin, coefficients = self.piece(count)
         parts = (count[None], begin[None], coefficients.ravel())
         return jnp.concatenate([x.astype(dtype) for x in parts])
+
+
+def _as_times(times) -> Any:
+    """As floating-point numbers; what is known stays so where JAX traces."""
+    if not isinstance(times, jax.Array):
+        return np.asarray(times, float)
+    return times if jnp.issubdtype(times.dtype, jnp.floating) else times.astype(float)
 
 
 def _check_grid(name: str, times, values, more: int) -> None:

@@ -46,6 +46,10 @@ class SampledEnds(AbstractChangedEnds):
         c = controller.renew(t, state.q, state.v, state.w[:k], inner.w[k:])
         return eqx.tree_at(lambda x: x.w, inner, jnp.concatenate([inner.w[:k], c])), work
 
+    def is_due(self, t, args):
+        t = jnp.asarray(t)
+        return jnp.any(jnp.stack([x.is_due(t) for x in args[2].controller.clocks]))
+
     def dense(self, y0, y1, dense):
         if isinstance(self.solver, AbstractChangedEnds):
             dense = self.solver.dense(y0, y1, dense)
@@ -189,7 +193,7 @@ def with_clocks(controller, output):
     return SampleSteps(controller.controller, controller.size, clocks)
 
 
-def check(controller, t0, t1, dt, control) -> None:
+def check(controller, t0, t1, dt, control, *, goes_on: bool = False) -> None:
     """Times of samples, and steps that can end there.
 
     Args:
@@ -198,6 +202,7 @@ def check(controller, t0, t1, dt, control) -> None:
         t1: end [s].
         dt: fixed step [s], or `None`.
         control: step size controller, or `None`.
+        goes_on: whether outputs may be on their way at the start.
 
     Raises:
         ValueError: saying which of them does not fit.
@@ -205,7 +210,13 @@ def check(controller, t0, t1, dt, control) -> None:
     name = getattr(controller, "name", type(controller).__name__)
     clocks = controller.clocks
     for clock in clocks:
-        _check_clock(clock, name, t0, t1)
+        _check_clock(clock, name)
+        late = clock.delay, t0, t1
+        if not goes_on and fails(lambda x, t0, t1: x == 0 or t1 <= t0 or x < t1 - t0, *late):
+            raise ValueError(
+                f"the delay of {name}, {clock.delay} s, is as long as the run, from {t0} to {t1} "
+                "s: no output would take effect."
+            )
     if fails(lambda t0, t1: not t1 < t0, t0, t1):
         raise ValueError(
             f"{name} keeps a memory, which a run backward in time cannot give back: t1 = {t1} s is "
@@ -224,7 +235,7 @@ def check(controller, t0, t1, dt, control) -> None:
         )
 
 
-def _check_clock(clock, name: str, t0, t1) -> None:
+def _check_clock(clock, name: str) -> None:
     if isinstance(clock, Multiples):
         if fails(lambda x: np.ndim(x) == 0 and 0 < float(x) < np.inf, clock.period):
             raise ValueError(
@@ -237,11 +248,6 @@ def _check_clock(clock, name: str, t0, t1) -> None:
     if fails(lambda x: np.ndim(x) == 0 and 0 <= float(x) < np.inf, clock.delay):
         raise ValueError(
             f"the delay of {name} must be zero or a positive number of seconds; got {clock.delay}."
-        )
-    if fails(lambda delay, t0, t1: delay == 0 or t1 <= t0 or delay < t1 - t0, clock.delay, t0, t1):
-        raise ValueError(
-            f"the delay of {name}, {clock.delay} s, is as long as the run, from {t0} to {t1} s: "
-            "no output would take effect."
         )
 
 

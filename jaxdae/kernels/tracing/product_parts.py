@@ -156,6 +156,43 @@ def combined(graph: Graph, operation: str, arguments: list[np.ndarray]) -> np.nd
     return result.reshape(arguments[0].shape)
 
 
+def chosen(graph: Graph, condition: int, yes: np.ndarray, no: np.ndarray) -> np.ndarray | None:
+    """An array whose parts are products, or tables of one row, where a condition holds, else zero.
+
+    Or the other way round. `None` where neither array is zero, or the other has no such parts.
+    """
+    if yes.size < OUTER or yes.shape != no.shape:
+        return None
+    zero = graph.constant(0.0)
+    empty = [not (x != zero).any() for x in (yes, no)]
+    if empty[0] == empty[1]:
+        return None
+    given = no if empty[0] else yes
+
+    def choice(nodes: np.ndarray) -> np.ndarray:
+        pairs = ((zero, x) if empty[0] else (x, zero) for x in nodes.ravel().tolist())
+        flat = [graph.apply("select", condition, *pair) for pair in pairs]
+        return np.array(flat, np.int32).reshape(nodes.shape)
+
+    parts, flat = _parts(graph, given), given.ravel()
+    if not parts:
+        return None
+    result, left = np.full(flat.size, -1, np.int32), np.ones(flat.size, bool)
+    for part, (first, second) in parts:
+        if isinstance(part, Rank):
+            # Both, as what is not finite is none of the other side.
+            product = called(graph, choice(first).T, choice(second))
+            result[part.start : part.stop] = product.ravel()
+        elif isinstance(part, OneRow):
+            row = tuple(choice(first).tolist()), tuple(second.tolist())
+            result[part.start : part.stop] = graph.call(OntoRow(part.rows, part.size), row)[
+                0
+            ].ravel()
+        left[part.start : part.stop] = False
+    result[left] = choice(flat[left])
+    return result.reshape(given.shape)
+
+
 def _each(graph: Graph, operation: str, arguments: list[np.ndarray]) -> np.ndarray:
     result = mapped(graph, operation, arguments) if arguments[0].size else None
     if result is not None:
