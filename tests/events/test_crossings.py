@@ -8,7 +8,7 @@ import pytest
 
 import jaxdae
 from helpers.bouncing import BALL, Ball, bounced, impacts
-from helpers.spring import Spring
+from helpers.spring import Level, Spring
 from helpers.systems import Point, UnitMass
 from jaxdae import Event, SimulationError
 
@@ -219,11 +219,9 @@ def test_two_events_a_moment_apart_are_two():
 @pytest.mark.parametrize("depth", [0.0, 1e-9])
 def test_a_touch_is_pointed_out(depth):
     """The turning point of `cos(2 t)` just at a level, without an event, and just below it."""
+    event = Event(Level(jnp.array(depth - 1.0), jnp.array(0.0)), reset=kept, name="level")
     with pytest.warns(RuntimeWarning, match="'level'.*grazing"):
-        swung(
-            Event(lambda t, q, v, w: q[0] + 1.0 - depth, reset=kept, name="level"),
-            max_events=20,
-        )
+        swung(event, max_events=20)
 
 
 @pytest.mark.parametrize("direction", [0, 1])
@@ -247,11 +245,9 @@ def test_short_passages_have_exact_times(level):
     The slope at the level, the square root of the depth, divides the errors of the function.
     """
     fall = np.arccos(-level) / RATE
+    event = Event(Level(jnp.array(-level), jnp.array(0.0)), direction=0, reset=kept, name="level")
     for sign in (1, -1):
-        run = swung(
-            Event(lambda t, q, v, w: q[0] + level, direction=0, reset=kept, name="level"),
-            t1=sign * 2.4,
-        )  # fmt: skip
+        run = swung(event, t1=sign * 2.4)
         assert len(run.events) == 2
         tolerance = 1e-11 / np.sqrt(1 - level)
         expected = sign * np.array([fall, np.pi - fall])

@@ -3,6 +3,7 @@
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -145,13 +146,22 @@ def test_members_of_a_batch_have_events_of_their_own():
     assert gradient[3] == 0
 
 
+class Back(eqx.Module):
+    """A reset that turns velocities, times a factor."""
+
+    e: jax.Array = eqx.field(converter=jnp.asarray)
+
+    def __call__(self, t, y, z):
+        return {"q": y["q"], "v": -self.e * y["v"]}, 0 * z
+
+
+def at_wall(t, y, z):
+    return y["q"][0]
+
+
 def bounced(e=1.0, **options):
     """A pendulum at a wall below its hinge, which throws it back."""
-
-    def back(t, y, z):
-        return {"q": y["q"], "v": -e * y["v"]}, 0 * z
-
-    wall = Event(lambda t, y, z: y["q"][0], reset=back, name="wall")
+    wall = Event(at_wall, reset=Back(e), name="wall")
     start = jaxdae.consistent_start(
         Pendulum(), {"q": jnp.array([0.6, -0.8]), "v": jnp.zeros(2)}, 1.0
     )

@@ -1,7 +1,6 @@
 """Derivatives through times of events and resets, against exact ones and finite differences."""
 
 import diffrax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import jaxdae
 from helpers.bouncing import Ball, bounced, GRAVITY
 from helpers.exported import Pendulum
-from helpers.spring import Spring
+from helpers.spring import Level, Spring
 from jaxdae import Event
 
 END = diffrax.SaveAt(t1=True)
@@ -119,16 +118,6 @@ def test_members_that_end_early_or_never_begin_leave_the_derivatives_of_others()
     expected = jax.grad(exact, argnums=(0, 1))(1.0, 0.8)
     np.testing.assert_allclose(by_heights, [expected[0], 0.0, 0.0, 0.0], rtol=1e-10)
     np.testing.assert_allclose(by_restitution, expected[1], rtol=1e-10)
-
-
-class Level(eqx.Module):
-    """The first coordinate over a level that rises."""
-
-    level: jax.Array
-    rate: jax.Array
-
-    def __call__(self, t, q, v, w):
-        return q[0] - self.level - self.rate * t
 
 
 @pytest.mark.slow
