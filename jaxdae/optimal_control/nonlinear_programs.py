@@ -57,7 +57,7 @@ class Optimum(NamedTuple):
     evaluations: int
 
 
-class Multipliers(NamedTuple):
+class LagrangeMultipliers(NamedTuple):
     """Lagrange multipliers of a point, by least squares on the condition of stationarity.
 
         gradient = equal . dequal/dx + positive . dpositive/dx + lower - upper
@@ -114,35 +114,35 @@ class _Counted:
 
     def __init__(self, program: NonlinearProgram):
         self.program, self.evaluations = program, 0
-        self._x = self._values = self._slopes_x = self._slopes = None
+        self._values: tuple[np.ndarray, Evaluation] | None = None
+        self._derivatives: tuple[np.ndarray, Evaluation] | None = None
         # What is told where the motion fails: worse than all seen, so that every search turns back.
         self._worst = 1.0
 
     def values(self, x) -> Evaluation:
         """At a point; large numbers where it is not finite."""
-        if self._x is None or not np.array_equal(x, self._x):
-            self._x, self._values = x.copy(), self.program.values(x)
+        if self._values is None or not np.array_equal(x, self._values[0]):
+            found = self.program.values(x)
             self.evaluations += 1
-            if all(np.isfinite(y).all() for y in self._values):
-                self._worst = max(self._worst, abs(float(self._values.objective)))
-            else:
-                bad = 10 * self._worst
-                self._values = Evaluation(*(np.where(np.isfinite(y), y, bad) for y in self._values))
-        return self._values
+            if all(np.isfinite(y).all() for y in found):
+                self._worst = max(self._worst, abs(float(found.objective)))
+            found = Evaluation(*(np.where(np.isfinite(y), y, 10 * self._worst) for y in found))
+            self._values = x.copy(), found
+        return self._values[1]
+
+    def derivatives(self, x) -> Evaluation:
+        """At a point; zero where they are not finite."""
+        if self._derivatives is None or not np.array_equal(x, self._derivatives[0]):
+            found = self.program.derivatives(x)
+            found = Evaluation(*(np.where(np.isfinite(y), y, 0.0) for y in found))
+            self._derivatives = x.copy(), found
+        return self._derivatives[1]
 
     @property
     def last(self) -> Evaluation:
         """Values at the last point."""
         assert self._values is not None
-        return self._values
-
-    def derivatives(self, x) -> Evaluation:
-        """At a point; zero where they are not finite."""
-        if self._slopes_x is None or not np.array_equal(x, self._slopes_x):
-            found = self.program.derivatives(x)
-            self._slopes_x = x.copy()
-            self._slopes = Evaluation(*(np.where(np.isfinite(y), y, 0.0) for y in found))
-        return self._slopes
+        return self._values[1]
 
 
 def _slsqp(counted: _Counted, x, iterations, tolerance, after):
@@ -214,7 +214,7 @@ def _ipopt(counted: _Counted, x, iterations, tolerance, after):
     solver = ipyopt.Problem(
         n, program.lower.astype(float), program.upper.astype(float),
         e + i, np.zeros(e + i), np.where(np.arange(e + i) < e, 0.0, np.inf),
-        (rows.tolist(), columns.tolist()), tuple(x.tolist() for x in below),
+        (rows.tolist(), columns.tolist()), (below[0].tolist(), below[1].tolist()),
         lambda x: float(counted.values(x).objective), gradient, conditions, jacobian, hessian,
         intermediate_callback=iterated,
         ipopt_options={
@@ -230,7 +230,7 @@ def _ipopt(counted: _Counted, x, iterations, tolerance, after):
     return x, f"IPOPT: {words.get(status, f'status {status}')}", made[0]
 
 
-def multipliers(program: NonlinearProgram, x: np.ndarray, active: float) -> Multipliers:
+def multipliers(program: NonlinearProgram, x: np.ndarray, active: float) -> LagrangeMultipliers:
     """Lagrange multipliers of a point.
 
     Args:
@@ -264,4 +264,4 @@ def multipliers(program: NonlinearProgram, x: np.ndarray, active: float) -> Mult
     for values_of, place in zip(out, places, strict=True):
         values_of[place] = found[begin : begin + place.size]
         begin += place.size
-    return Multipliers(*out, left)
+    return LagrangeMultipliers(out[0], out[1], out[2], out[3], left)

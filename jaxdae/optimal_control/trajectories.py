@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.control.base import AbstractDynamicController
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.optimal_control.nonlinear_programs import (
     Evaluation,
+    LagrangeMultipliers,
     minimize,
-    Multipliers,
     multipliers,
     NonlinearProgram,
     Optimizer,
@@ -122,7 +123,7 @@ class OptimalTrajectory(Module):
     excess: float
     violation: float
     end_error: float
-    multipliers: Multipliers
+    multipliers: LagrangeMultipliers
     active: int
     optimal: bool
     message: str = eqx.field(static=True)
@@ -185,7 +186,7 @@ def optimize_trajectory(
     progress: bool = False,
     backend: Literal["auto", "plain", "native"] = "auto",
 ) -> OptimalTrajectory:
-    r"""Inputs that take a system to a goal at least cost, by direct multiple shooting [Bock1984].
+    r"""Inputs that take a system to a goal at least cost, by direct multiple shooting [BockPlitt1984].
 
         min  int_{t0}^{t1} cost(t, q, v, w, u) dt + terminal(t1, q, v, w)
         s.t. the motion begins at `start` and ends at `goal`, within `bounds` and `limits`.
@@ -685,7 +686,7 @@ def _check_first(plan: _Plan, program: NonlinearProgram, x: np.ndarray) -> None:
             )
 
 
-@eqx.filter_jit
+@jit(options=BRIEFLY)
 def _way(plan: _Plan, fractions, end):
     """States along a short way from the start to the goal on the constraints, rows (segments, …).
 
@@ -724,7 +725,7 @@ def _way(plan: _Plan, fractions, end):
     return jax.vmap(state)(fractions)
 
 
-@eqx.filter_jit
+@jit(options=BRIEFLY)
 def _rollout(plan: _Plan, inputs, end):
     """States at the starts of all segments but the first, of one motion under the first inputs."""
     count = plan.intervals // plan.segments
@@ -737,30 +738,34 @@ def _rollout(plan: _Plan, inputs, end):
     return jnp.stack(found)
 
 
-@eqx.filter_jit
+@jit(options=BRIEFLY)
 def _motions(plan: _Plan, x):
     return jax.vmap(plan.segment)(plan.local(x))
 
 
-@eqx.filter_jit
+@jit(options=BRIEFLY)
 def _values(plan: _Plan, x) -> Evaluation:
     return plan.conditions(x, *jax.vmap(plan.segment)(plan.local(x)))
 
 
-@eqx.filter_jit
+@jit(options=BRIEFLY)
 def _derivatives(plan: _Plan, x) -> Evaluation:
     """Gradients: those of each segment by what it is given alone, then along the unknowns."""
-    local = plan.local(x)
-    costs, rows = jax.vmap(plan.segment)(local)
-    *given, number = local
+    *given, end, number = plan.local(x)
+    costs, rows = jax.vmap(plan.segment)((*given, end, number))
+    # Derivatives by times are asked for only where the end is free: kernels have none of them.
+    varied = [*given, end] if plan.free_end else given
 
-    def slopes(given, number):
-        return jax.jacfwd(lambda y: plan.segment((*y, number)))(tuple(given))
+    def slopes(varied, end, number):
+        def run(varied):
+            return plan.segment((*varied[:2], varied[2] if plan.free_end else end, number))
 
-    jacobians = jax.vmap(slopes)(given, number)
+        return jax.jacfwd(run)(varied)
+
+    jacobians = jax.vmap(slopes)(varied, end, number)
 
     def along(direction):
-        *moved, _ = jax.jvp(plan.local, (x,), (direction,))[1]
+        moved = jax.jvp(lambda x: plan.local(x)[: len(varied)], (x,), (direction,))[1]
 
         def tangent(jacobian):
             return sum(
@@ -775,7 +780,7 @@ def _derivatives(plan: _Plan, x) -> Evaluation:
     return Evaluation(*found)
 
 
-@eqx.filter_jit
+@jit(options=BRIEFLY)
 def _curvature(plan: _Plan, x, objective, equal, positive):
     """Second derivatives of a weighted sum of objective and conditions, shape (n, n)."""
 
