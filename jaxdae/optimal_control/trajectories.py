@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, get_args, Literal, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -186,7 +186,7 @@ def optimize_trajectory(
     progress: bool = False,
     backend: Literal["auto", "plain", "native"] = "auto",
 ) -> OptimalTrajectory:
-    r"""Inputs that take a system to a goal at least cost, by direct multiple shooting [BockPlitt1984].
+    r"""Inputs that take a system to a goal at least cost, by multiple shooting [BockPlitt1984].
 
         min  int_{t0}^{t1} cost(t, q, v, w, u) dt + terminal(t1, q, v, w)
         s.t. the motion begins at `start` and ends at `goal`, within `bounds` and `limits`.
@@ -208,7 +208,9 @@ def optimize_trajectory(
         inputs: number `s` of inputs, or a first guess of them: shape (s,), or one for each
             interval (each node where they are linear).
         intervals: number of intervals of the input.
-        segments: number of segments, a divisor of `intervals`; by default the one next to 5.
+        segments: number of segments, a divisor of `intervals`: with more of them hard problems
+            converge from farther away; by default all for IPOPT, and about 5 for SLSQP, which is
+            dense.
         kind: `"held"`, or `"linear"` between the ends of the intervals.
         cost: running cost; by default the sum of the squares of the inputs.
         terminal: cost of the end; none by default.
@@ -242,7 +244,7 @@ def optimize_trajectory(
     """
     plan = _Plan.declared(
         system, formulation, start, t0, t1, inputs, intervals, segments, kind, cost, terminal,
-        goal, bounds, limits, steps, solver, backend,
+        goal, bounds, limits, steps, solver, backend, optimizer,
     )  # fmt: skip
     x = plan.first(guess)
     program = plan.program()
@@ -327,7 +329,7 @@ class _Plan(Module):
     @classmethod
     def declared(
         cls, system, formulation, start, t0, t1, inputs, intervals, segments, kind, cost, terminal,
-        goal, bounds, limits, steps, solver, backend,
+        goal, bounds, limits, steps, solver, backend, optimizer,
     ) -> "_Plan":  # fmt: skip
         """Checked and completed."""
         dtype = start.q.dtype
@@ -339,12 +341,16 @@ class _Plan(Module):
         for name, value in (("intervals", intervals), ("steps", steps)):
             if int(value) != value or value < 1:
                 raise ValueError(f"{name} must be a positive integer, not {value}.")
+        if segments is None and optimizer == "ipopt":
+            segments = intervals
         if segments is None:
             divisors = [x for x in range(1, intervals + 1) if intervals % x == 0]
             segments = min(divisors, key=lambda x: abs(x - 5))
         if segments < 1 or intervals % segments:
             raise ValueError(f"segments ({segments}) must divide intervals ({intervals}).")
-        if kind not in ("held", "linear"):
+        if optimizer not in get_args(Optimizer):
+            raise ValueError(f"optimizer must be 'slsqp' or 'ipopt', not {optimizer!r}.")
+        if kind not in get_args(Kind):
             raise ValueError(f"kind must be 'held' or 'linear', not {kind!r}.")
         times = tuple(float(x) for x in (t1 if isinstance(t1, tuple | list) else (t1, t1)))
         if len(times) != 2 or not np.isfinite(times).all() or not float(t0) < times[0] <= times[1]:
