@@ -175,7 +175,6 @@ class Driven(jaxdae.System):
     radius: Callable
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def position_constraints(self, t, q):

@@ -10,5 +10,4 @@ from .trajectories import (
     Bounds as Bounds,
     OptimalTrajectory as OptimalTrajectory,
     optimize_trajectory as optimize_trajectory,
-    PlannedInputs as PlannedInputs,
 )

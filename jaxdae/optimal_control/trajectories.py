@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.control.base import AbstractDynamicController
+from jaxdae.control.inputs import Held, Interpolated
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.optimal_control.nonlinear_programs import (
     Evaluation,
@@ -66,28 +67,6 @@ class Bounds(NamedTuple):
 _UNBOUNDED = Bounds()
 
 
-class PlannedInputs(Module):
-    """Inputs at given times, held or linear between them: a controller of `simulate`.
-
-    Args:
-        times: of the nodes [s], increasing, shape (intervals + 1,).
-        values: shape (intervals, s) where they are held, (intervals + 1, s) where linear.
-    """
-
-    times: Float[Array, " nodes"]
-    values: Float[Array, "rows s"]
-
-    def __call__(self, t, q, v, w):
-        del q, v, w
-        last = self.times.size - 2
-        i = jnp.clip(jnp.searchsorted(self.times, t, side="right") - 1, 0, last)
-        if self.values.shape[0] == self.times.size - 1:
-            return self.values[i]
-        step = self.times[i + 1] - self.times[i]
-        part = jnp.clip((t - self.times[i]) / step, 0.0, 1.0)
-        return self.values[i] + part * (self.values[i + 1] - self.values[i])
-
-
 class OptimalTrajectory(Module):
     """What `optimize_trajectory` has found.
 
@@ -136,9 +115,9 @@ class OptimalTrajectory(Module):
         return float(self.times[-1])
 
     @property
-    def controller(self) -> PlannedInputs:
+    def controller(self) -> Held | Interpolated:
         """The inputs as a controller of `simulate`."""
-        return PlannedInputs(self.times, self.inputs)
+        return _controller(self.times, self.inputs)
 
     def report(self) -> str:
         """Cost, residuals and multipliers, in a few lines."""
@@ -603,15 +582,13 @@ class _Plan(Module):
         excess = max(0.0, -float(found.positive.min(initial=0.0)))
         about = multipliers(program, done.x, active=1e-6)
         residual = jax.vmap(partial(constraint_residuals, self.system))(times, states.q, states.v)
-        inner = times[1:-1]
-        control = diffrax.PIDController(rtol=1e-10, atol=1e-10)
         run = simulate(
             self.system, self.formulation, self.start, t0=self.t0, t1=times[-1], throw=False,
-            controller=PlannedInputs(times, inputs), saveat=diffrax.SaveAt(ts=times),
-            stepsize_controller=diffrax.ClipStepSizeController(control, jump_ts=inner),
+            controller=_controller(times, inputs), saveat=diffrax.SaveAt(ts=times),
+            stepsize_controller=diffrax.PIDController(rtol=1e-10, atol=1e-10),
             backend=self.backend, start_tolerance=None,
         )  # fmt: skip
-        end_state = self._flat(State(run.q[-1], run.v[-1], run.w[-1]))
+        end_state = self._flat(State(run.q[-1], run.v[-1], run.w[-1][: self.start.w.size]))
         scale = 1 + float(jnp.abs(flat[-1]).max())
         goal = float(np.abs(found.equal[gaps:]).max(initial=0.0))
         gap = np.abs(found.equal[:gaps]).max(initial=0.0)
@@ -626,6 +603,13 @@ class _Plan(Module):
         )  # fmt: skip
         _warn(out)
         return out
+
+
+def _controller(times, inputs) -> Held | Interpolated:
+    """Inputs that are held, or linear, between times."""
+    if inputs.shape[0] == times.size:
+        return Interpolated(times, inputs, "linear")
+    return Held(times[:-1], inputs)
 
 
 def _warn(found: OptimalTrajectory) -> None:
