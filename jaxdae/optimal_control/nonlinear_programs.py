@@ -97,7 +97,7 @@ def minimize(
         optimizer: `"slsqp"` of SciPy, dense, or `"ipopt"` by `ipyopt`.
         iterations: at most.
         tolerance: of the solver's own conditions.
-        after: is told of each iteration.
+        after: called with the values of each iteration.
 
     Raises:
         ImportError: when IPOPT is asked for and is not installed.
@@ -116,7 +116,7 @@ class _Counted:
         self.program, self.evaluations = program, 0
         self._values: tuple[np.ndarray, Evaluation] | None = None
         self._derivatives: tuple[np.ndarray, Evaluation] | None = None
-        # What is told where the motion fails: worse than all seen, so that every search turns back.
+        # The value where the motion fails: worse than all seen, so that every search turns back.
         self._worst = 1.0
 
     def values(self, x) -> Evaluation:

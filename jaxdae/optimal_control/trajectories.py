@@ -174,7 +174,7 @@ def optimize_trajectory(
     and these into segments, whose first states are unknowns beside the inputs: motions that leave
     an equilibrium, or are long, are then found where one shot from the start diverges. Each
     interval is integrated by fixed steps, all segments at once, in kernels where these can; all
-    derivatives are those of the steps. Between segments the whole state has to agree, so that the
+    derivatives are those of the steps. Between segments all of the state has to agree, so that the
     constraints hold there as they do along one run; of a goal that is a state only what lies along
     the constraints is asked for, since the rest follows from them.
 
