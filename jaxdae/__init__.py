@@ -59,8 +59,10 @@ Simulate:
 
 Control:
 
+    mpc                   Model predictive control as a policy of `jaxdae.control.Sampled`
     PD                    Proportional-derivative control.
     PID                   Proportional-integral-derivative control.
+    Sampled               A digital controller: a policy that is asked at samples.
     ServoConstraint       Controller that enforces program constraints `f(t, q, v) = 0`.
     StateFeedback         Linear state feedback around an equilibrium or a trajectory.
 
@@ -75,6 +77,7 @@ Identify:
 
 Analyze:
 
+    dlqr                  The sampled regulator that minimizes `int (s^T Q s + u^T R u) dt`.
     equilibrium           The equilibrium near a guess: a state of rest in which all forces balance.
     linearize             Linear equations of the perturbed motion about an equilibrium.
     lqr                   The regulator that minimizes `int (s^T Q s + u^T R u) dt`.
@@ -95,6 +98,7 @@ Packages, loaded when they are first used:
     kernels               Kernels: functions of small arrays as scalar programs.
     models                Ready systems, each with its source and reference.
     multibody             Multibody: rigid bodies, joints and loops, declared or read from files.
+    optimal_control       Optimal control: inputs that make a cost small.
     parallel              Batches over members, devices, processes and hosts, stored beyond memory.
     plotting              Pictures of trajectories and tuning runs, as matplotlib `Figure` objects.
     solvers               Solvers that diffrax does not ship, one for stiff equations too.

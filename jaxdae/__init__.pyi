@@ -8,6 +8,7 @@ from . import (
     kernels as kernels,
     models as models,
     multibody as multibody,
+    optimal_control as optimal_control,
     parallel as parallel,
     plotting as plotting,
     solvers as solvers,
@@ -16,6 +17,7 @@ from . import (
     tuning as tuning,
 )
 from .analysis import (
+    dlqr as dlqr,
     equilibrium as equilibrium,
     linearize as linearize,
     lqr as lqr,
@@ -26,6 +28,7 @@ from .analysis import (
 from .control import (
     PD as PD,
     PID as PID,
+    Sampled as Sampled,
     ServoConstraint as ServoConstraint,
     StateFeedback as StateFeedback,
 )
@@ -55,6 +58,7 @@ from .linalg.saddle_point import (
     SingularityRobust as SingularityRobust,
     SingularMassSolve as SingularMassSolve,
 )
+from .optimal_control import mpc as mpc
 from .references import citation as citation
 from .results.dae_trajectory import DAETrajectory as DAETrajectory
 from .results.trajectory import Trajectory as Trajectory

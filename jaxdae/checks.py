@@ -42,6 +42,16 @@ def where_known(function: Callable[P, T]) -> Callable[P, T | None]:
     return call
 
 
+def where_eager(function: Callable[P, T]) -> Callable[P, T | None]:
+    """The same, where operations on the arguments are also computed at once."""
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> T | None:
+        return function(*arguments, **named) if is_eager(arguments, named) else None
+
+    return call
+
+
 def is_outside() -> bool:
     """Whether this is outside of all transformations of JAX."""
     return get_opaque_trace_state() == _OUTSIDE

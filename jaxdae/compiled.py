@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.extend.core as jex
-import jax.numpy as jnp
 import numpy as np
 from jax import dtypes
 
@@ -21,6 +20,18 @@ from jaxdae.memory import kinds, Memory, settings
 
 # Programs of one function, and traces of one that is shared, that are kept.
 _MOST_PROGRAMS, _MOST_TRACES = 1024, 16
+# XLA's older generators of loops, and one module of machine code in place of one for each loop take
+# half the time to compile, for programs that are as fast.
+ORDINARY: dict[str, Any] = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+# Of programs that run for less time than they take to compile: no optimization.
+BRIEFLY: dict[str, Any] = {
+    **ORDINARY,
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
 
 
 class _Programs:
@@ -29,12 +40,12 @@ class _Programs:
     Args:
         function: of a `_Static` and as many arrays as that says.
         name: of the programs.
-        options: of `jax.jit`.
+        options: of XLA's compiler, or a function that has them of the result's shapes.
     """
 
-    def __init__(self, function: Callable, name: str, options: dict[str, Any]):
+    def __init__(self, function: Callable, name: str, options: "_Options"):
         self._function, self._name, self._options = function, name, options
-        self._traced = jax.jit(self._named(function), static_argnums=0, **options)
+        self._traced = jax.jit(self._named(function), static_argnums=0)
         self._kept = Memory(_MOST_PROGRAMS)
 
     def _named(self, function: Callable) -> Callable:
@@ -57,12 +68,25 @@ class _Programs:
     def compiled(self, static: "_Static", varying: list) -> Callable:
         """The program for arguments that are known, a function of what varies."""
         key = static, *map(_array_kind, varying)
-        return self._kept.get(key, None, lambda: self.traced(static, varying).lower().compile())
+        return self._kept.get(key, None, lambda: self._compiled(static, varying))
+
+    def _compiled(self, static: "_Static", varying: list) -> Callable:
+        traced, options = self.traced(static, varying), self._options
+        if callable(options):
+            options = options(traced.out_info.tree(varying))
+        lowered = traced.lower()
+        try:
+            return lowered.compile(options)
+        except jax.errors.JaxRuntimeError:  # of options that this release of XLA does not know
+            return lowered.compile()
 
     def traced(self, static: "_Static", varying: list) -> Any:
         """A trace that lives no longer than its result: JAX keeps it as long as the function."""
         function = self._named(functools.partial(self._function, static))
-        return jax.jit(function, **self._options).trace(*varying)
+        return jax.jit(function).trace(*varying)
+
+
+_Options = dict[str, Any] | Callable[[Any], dict[str, Any]]
 
 
 def _array_kind(x) -> tuple:
@@ -78,10 +102,10 @@ class Jitted:
 
     Args:
         function: to be compiled; of any arguments.
-        options: of `jax.jit`.
+        options: of XLA's compiler.
     """
 
-    def __init__(self, function: Callable, options: dict[str, Any]):
+    def __init__(self, function: Callable, options: _Options):
         functools.update_wrapper(self, function)
 
         def of_leaves(static: _Static, *varying):
@@ -160,7 +184,7 @@ class Bound:
         return other
 
 
-def jit(function: Callable | None = None, **options) -> Any:
+def jit(function: Callable | None = None, *, options: _Options = ORDINARY) -> Any:
     """`jax.jit` of a function of any arguments and results, as `equinox.filter_jit` compiles it.
 
     Arrays vary, all else is part of the key, with the kinds of values that Python alone takes for
@@ -169,9 +193,12 @@ def jit(function: Callable | None = None, **options) -> Any:
 
     Args:
         function: to be compiled; of any arguments.
-        options: of `jax.jit`.
+        options: of XLA's compiler, such as `BRIEFLY`, or a function that has them of the result,
+            with shapes in place of arrays. Programs inside of others are compiled as these are.
     """
-    return functools.partial(jit, **options) if function is None else Jitted(function, options)
+    return (
+        functools.partial(jit, options=options) if function is None else Jitted(function, options)
+    )
 
 
 def _unchanging(x):
@@ -184,7 +211,8 @@ def _unchanging(x):
 
 
 def _on_device(x):
-    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+    # Not by jnp.asarray, which compiles a program for each shape.
+    return x if isinstance(x, jax.Array) else jax.device_put(x)
 
 
 class _Argument(NamedTuple):
@@ -236,7 +264,7 @@ def shared(function: Callable) -> Callable:
         arguments, named = static.rebuilt(varying)
         return function(*arguments, **named)
 
-    programs, traces = _Programs(of_leaves, function.__name__, {}), Memory(_MOST_TRACES)
+    programs, traces = _Programs(of_leaves, function.__name__, ORDINARY), Memory(_MOST_TRACES)
 
     @functools.wraps(function)
     def call(*arguments, **named):

@@ -239,7 +239,7 @@ def automatic_solver(
     )
 
 
-@jit
+@jit(options=lambda run: run.made_by.options)
 def solved(problem: DAEProblem, method: Method) -> DAETrajectory:
     """A run and its result as one program for all of one kind; pure, a failure is a value.
 

@@ -17,8 +17,10 @@ from jaxdae.checks import are_known, is_eager, is_outside
 from jaxdae.compiled import jit
 from jaxdae.control.base import (
     AbstractDynamicController,
-    AbstractSampledController,
+    clocks_of,
     closed_loop,
+    ControllerOutput,
+    hybrid_part,
 )
 from jaxdae.diagnosis import preconditions, starts
 from jaxdae.diagnosis.backward import start_warning
@@ -47,6 +49,7 @@ from jaxdae.simulation.run import backend_of, run
 from jaxdae.simulation.saving import asked_times, is_end
 from jaxdae.simulation.split import check_split
 from jaxdae.solvers import sampled as sampling
+from jaxdae.solvers.clocks import step_ends as clocks_and_steps
 from jaxdae.solvers.constrained_term import splits
 from jaxdae.solvers.grid import Grid, known_ends, with_known_ends
 from jaxdae.solvers.projected import parts_of, Projected
@@ -115,8 +118,9 @@ def simulate(
         saveat: any `diffrax.SaveAt`; by default every step of a fixed-step run (when `t0`, `t1`
             and `dt` are plain numbers), else 201 equally spaced times. A `fn(t, y, args)` in it
             receives the `State` as `y`. Times between steps are interpolated to the solver's order
-            of dense output, without projection on the constraints unless the solver is
-            `Projected`. `SaveAt(steps=True)` of an
+            of dense output, which may be below that of its steps (about 6 of `diffrax.Dopri8`, 4 of
+            `RadauIIA`; `step_ts=…`, above, ends steps there), without projection on the constraints
+            unless the solver is `Projected` or enforces them itself. `SaveAt(steps=True)` of an
             adaptive run has `max_steps` rows, most of them unused: give a smaller `max_steps`.
         controller: `u = controller(t, q, v, w)`; any callable, an `eqx.Module` if it has weights.
             An `AbstractDynamicController` keeps its internal state behind the actuators' in `w`.
@@ -335,7 +339,7 @@ def _announce(problem: Problem, method: Method, trajectory: Trajectory, *, throw
     object.__setattr__(trajectory, "findings", findings)
 
 
-@jit
+@jit(options=lambda run: run.made_by.options)
 def integrated(problem: Problem, method: Method) -> Trajectory:
     """A run and its result as one program for all of one kind; pure, a failure is a value.
 
@@ -520,7 +524,8 @@ def _frame(system, formulation, state, settings: Given) -> _Frame:
     """A frame, or as it was when another start of the same kind was given with it."""
     make = partial(_framed, system, formulation, state, settings)
     leaves, structure = jax.tree.flatten((system, formulation, settings))
-    own = isinstance(settings.controller, AbstractDynamicController) or settings.events
+    dynamic = AbstractDynamicController | ControllerOutput
+    own = isinstance(settings.controller, dynamic) or settings.events
     if own or not _are_constant(leaves) or not isinstance(state, State) or not are_known(state):
         return make()
     kind = tuple(map(preconditions.signature, jax.tree.leaves(state)))
@@ -533,7 +538,6 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
     """A frame, checked."""
     (t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, _, progress,
      throw, work, start_tolerance, max_steps, events, max_events) = settings  # fmt: skip
-    begun = state
     if not getattr(controller, "takes_rates", True):
         refuse_rates(system, type(controller).__name__)
     system, state, inner, plant = closed_loop(system, controller, state, t0)
@@ -545,10 +549,11 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
     preconditions.check_solver(solver, formulation, stepsize_controller, dt, work)
     if formulation.capabilities.passes_singular_positions and parts_of(solver).projection is None:
         solver = Projected(solver)
-    sampled = isinstance(controller, AbstractSampledController)
-    if sampled:
-        sampling.check(controller, t0, t1, dt, stepsize_controller)
-        solver = sampling.Sampled(solver, state.w.size - begun.w.size)
+    hybrid = hybrid_part(inner, state)
+    clocks = clocks_of(inner)
+    if hybrid is not None:
+        sampling.check(hybrid[0], t0, t1, dt, stepsize_controller)
+        solver = sampling.SampledEnds(solver, hybrid[1])
     preconditions.check_projection(solver, formulation)
     if splits(solver):
         check_split(type(parts_of(solver).method).__name__, system, formulation)
@@ -557,13 +562,13 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
     preconditions.check_declaration(system, formulation, inner, state, t0, solver)
     events = in_dtype(check_events(events, max_events, t0, state), dtype)
 
-    period = controller.period if sampled else None
-    times = run_times(t0, t1, dt, stepsize_controller, saveat, dtype, period)
+    times = run_times(t0, t1, dt, stepsize_controller, saveat, dtype, clocks)
     fixed = times.grid is not None
     if events:
         preconditions.check_with_events(events, saveat, progress, fixed=fixed)
-    if sampled and not fixed:
-        stepsize_controller = sampling.with_samples(step_control(stepsize_controller, times))
+    if hybrid is not None and not fixed:
+        control = step_control(stepsize_controller, times)
+        stepsize_controller = sampling.with_samples(control, clocks)
     direction = run_direction(t0, t1, stepsize_controller)
     method = Method(
         solver,
@@ -583,13 +588,13 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
     )
 
 
-def run_times(t0, t1, dt, stepsize_controller, saveat, dtype, period=None) -> Times:
+def run_times(t0, t1, dt, stepsize_controller, saveat, dtype, clocks=()) -> Times:
     """Times of a run of a precision: fixed steps where they are known, else what is saved."""
     grid = None
     if isinstance(stepsize_controller, Grid):
         grid = stepsize_controller.ts
     elif is_constant_step(stepsize_controller) and dt is not None and are_known((t0, t1, dt)):
-        grid = step_ends(t0, t1, dt, dtype, period)
+        grid = step_ends(t0, t1, dt, dtype, clocks)
     xp = np if are_known((t0, t1)) else jnp
     saved = xp.linspace(t0, t1, DEFAULT_TIMES) if saveat is None and grid is None else None
     times = Times(t0, t1, dt if grid is None else None, grid, saved)
@@ -602,17 +607,17 @@ def is_constant_step(stepsize_controller) -> bool:
     return stepsize_controller is None or isinstance(stepsize_controller, diffrax.ConstantStepSize)
 
 
-def step_ends(t0, t1, dt, dtype, period=None) -> np.ndarray:
+def step_ends(t0, t1, dt, dtype, clocks=()) -> np.ndarray:
     """Ends of the fixed steps: as many as `dt` needs, all of one size, the last at `t1`.
 
-    With the period of a sampled controller they are of one size from sample to sample.
+    With the clocks of a sampled controller they are of one size from sample to sample.
 
     Given as numbers they are the same in the backward pass, which repeats steps. Where they are
     computed on the way (`diffrax.ConstantStepSize`), a saved time at the end of a step may by
     round-off lie on its other side there, and that row is lost from the gradient.
     """
-    if period is not None:
-        return sampling.sampled_grid(*map(float, (t0, t1, dt, period))).astype(dtype)
+    if clocks:
+        return clocks_and_steps(float(t0), float(t1), float(dt), clocks).astype(dtype)
     t0, t1, dt = (np.asarray(x, dtype) for x in (t0, t1, dt))
     steps = int(np.ceil(np.abs(t1 - t0) / np.nextafter(np.abs(dt), np.inf, dtype=dtype)))
     grid = np.linspace(t0, t1, max(steps, 1) + 1, dtype=dtype)
@@ -672,11 +677,13 @@ def with_checked_times(problem: Any, method: Method, throw: bool) -> tuple[Any, 
     of a batch that it belongs to: their times and states are NaN.
     """
     times, controller = problem.times, method.stepsize_controller
-    if are_known(times, method.saveat, controller):
+    clocks = clocks_of(getattr(problem, "controller", None))
+    if are_known(times, method.saveat, controller, clocks):
         return problem, method
     saved, rest = eqx.partition(method.saveat, eqx.is_inexact_array)
     settings = [x for x in jax.tree.leaves(controller) if eqx.is_inexact_array(x)]
     wrong = preconditions.wrong_times(times, jax.tree.leaves(saved), settings, controller)
+    wrong |= sampling.wrong_clocks(clocks)
     if throw:
         end = times.end
         for words, bad in wrong.items():

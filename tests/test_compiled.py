@@ -194,3 +194,16 @@ def test_functions_may_close_over_traced_numbers():
     for rate in (0.5, 1.5):
         for slope in (jax.grad(residual), jax.jit(jax.grad(residual))):
             assert slope(rate, 2.0) == pytest.approx(-2 * 2.0 * (1 + 2 * rate), rel=1e-12)
+
+
+def test_a_program_is_compiled_without_an_option_that_xla_does_not_know():
+    """Options come and go with releases; a result has those of its shapes."""
+    seen = []
+
+    def options(result):
+        seen.append(result.shape)
+        return {"xla_no_such_option": True}
+
+    double = jit(lambda x: jnp.stack([x, x]), options=options)
+    np.testing.assert_array_equal(double(jnp.asarray(1.5)), [1.5, 1.5])
+    assert seen == [(2,)]

@@ -379,6 +379,27 @@ def work_precision() -> str:
     return "\n".join([*parts, *left_out("work_precision"), made("work_precision")])
 
 
+def multistep() -> str:
+    """The fastest of ours, and the fastest one-step and multistep codes in C, at equal errors."""
+    lines = []
+    for problem, part in by_problem(rows_of("work_precision")).items():
+        for target in WORK_TARGETS:
+            ours = fastest([x for x in part if _is_ours(x)], target)
+            in_c = [x for x in part if x["code"].startswith("C, ")]
+            groups = [
+                [x for x in in_c if ("SUNDIALS" in x["code"]) == one] for one in (False, True)
+            ]
+            if ours is None:
+                continue
+            line = [problem, power(target), f"{ours['code']}: {time_text(least(ours))}"]
+            for group in groups:
+                best = fastest(group, target)
+                name = "" if best is None else f"{best['code'].removeprefix('C, ')}: "
+                line.append(name + times(best, ours))
+            lines.append(line)
+    return table(["problem", "error", "ours", "one-step, in C", "multistep, in C"], lines)
+
+
 def scripts() -> str:
     """What each of the scripts measures, in its own words."""
     lines = [
@@ -407,6 +428,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "right_hand_side": right_hand_side,
     "losses": losses,
     "work_precision": work_precision,
+    "multistep": multistep,
     "scripts": scripts,
     "versions": versions,
 }

@@ -5,17 +5,20 @@ from jaxdae.analysis.controllability import (
     Controllability as Controllability,
     controllability as controllability,
 )
+from jaxdae.analysis.discrete_riccati import dlqr as dlqr
 from jaxdae.analysis.equilibria import (
     Balance as Balance,
     Equilibrium as Equilibrium,
     equilibrium as equilibrium,
     EquilibriumError as EquilibriumError,
 )
+from jaxdae.analysis.kalman import KalmanFilter as KalmanFilter
 from jaxdae.analysis.linearization import (
     Linearization as Linearization,
     linearize as linearize,
     Partition as Partition,
 )
+from jaxdae.analysis.lqg import LQG as LQG, lqg as lqg
 from jaxdae.analysis.lyapunov import (
     BaumgarteCertificate as BaumgarteCertificate,
     LinearCertificate as LinearCertificate,

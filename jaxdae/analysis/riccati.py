@@ -1,4 +1,4 @@
-"""Linear-quadratic regulators, differentiable through the Riccati equation."""
+"""Linear-quadratic regulators in continuous time, differentiable through the Riccati equation."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -62,7 +62,8 @@ class Regulator(NamedTuple):
     Args:
         K: gain of `u = -K s`, shape `(i, s)`.
         P: `s^T P s` is the cost of returning from `s`, shape `(s, s)`.
-        roots: of `A - B K`, shape `(s,)`; `None` under a transformation.
+        roots: of `A - B K`, shape `(s,)`, of `dlqr` those of the step from sample to sample; `None`
+            under a transformation.
         feedback: of a linearization, the controller of the system, a `RegulatorFeedback`; `None` of
             matrices.
     """
@@ -136,14 +137,20 @@ def lqr(A, B=None, Q=None, R=None, *, errors: Sequence[str | int] | None = None)
 
 
 def _of_matrices(A, B, Q, R) -> Regulator:
+    A, B, Q, R = weighted(A, B, Q, R)
+    check_weighted(A, B, Q, R)
+    P, K = _solution(A, B, Q, R)
+    return Regulator(K, P, _roots(A - B @ K, P))
+
+
+def weighted(A, B, Q, R) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """`A`, `B` and weights as arrays of one precision; weights that are `None` are identities."""
     A, B, Q, R = (np.asarray(x) if isinstance(x, list | tuple) else x for x in (A, B, Q, R))
     dtype = jnp.result_type(*(x for x in (A, B, Q, R) if x is not None), float)
     A, B = jnp.asarray(A, dtype), jnp.asarray(B, dtype)
     Q = jnp.eye(A.shape[0], dtype=dtype) if Q is None else jnp.asarray(Q, dtype)
     R = jnp.eye(B.shape[1], dtype=dtype) if R is None else jnp.asarray(R, dtype)
-    _check(A, B, Q, R)
-    P, K = _solution(A, B, Q, R)
-    return Regulator(K, P, _roots(A - B @ K, P))
+    return A, B, Q, R
 
 
 @where_known
@@ -166,18 +173,50 @@ def _roots(closed_loop, P) -> np.ndarray:
 
 def _of_linearization(lin: Linearization, Q, R, errors) -> Regulator:
     """On the part that constraints leave, with the controller of the system."""
-    eq = lin.equilibrium
-    if eq.u is None:
+    part = regulated_part(lin, errors)
+    regulator = _of_matrices(part.A, part.B, Q, R)
+    return regulator._replace(feedback=part.feedback(regulator.K))
+
+
+class RegulatedPart(NamedTuple):
+    """The part of a linearization that constraints leave, with the errors that move.
+
+    Args:
+        A: shape `(s, s)`.
+        B: shape `(s, i)`.
+        basis: its coordinates from the state of the linearization, orthonormal rows.
+        errors: rows that pick the errors that move, shape `(e, r)`.
+        linearization: it is a part of.
+    """
+
+    A: Float[Array, "s s"]
+    B: Float[Array, "s i"]
+    basis: Float[Array, "s f"]
+    errors: Float[Array, "e r"]
+    linearization: Linearization
+
+    def feedback(self, K) -> RegulatorFeedback:
+        """`u = u0 - K s` as a controller of the system."""
+        lin, eq = self.linearization, self.linearization.equilibrium
+        errors = _errors(lin, self.errors)
+        independent = lin.partition.independent
+        return RegulatorFeedback(K, eq.q, eq.w, jnp.ravel(eq.u), independent, errors)
+
+
+def regulated_part(lin: Linearization, errors) -> RegulatedPart:
+    """What a regulator of a linearization acts on.
+
+    Args:
+        lin: about an equilibrium with controls.
+        errors: of `lqr`.
+    """
+    if lin.equilibrium.u is None:
         raise ValueError("the equilibrium has no controls; find it with equilibrium(…, u=…).")
     kept = _moving_errors(lin, errors)
     r, (e, size) = lin.velocity_constraints, (kept.shape[0], lin.A.shape[0])
     basis = jnp.eye(size, dtype=lin.A.dtype)[: size - r]
     basis = jnp.concatenate([basis, jnp.zeros((e, size), basis.dtype).at[:, size - r :].set(kept)])
-    regulator = _of_matrices(basis @ lin.A @ basis.T, basis @ lin.B, Q, R)
-    feedback = RegulatorFeedback(
-        regulator.K, eq.q, eq.w, jnp.ravel(eq.u), lin.partition.independent, _errors(lin, kept)
-    )
-    return regulator._replace(feedback=feedback)
+    return RegulatedPart(basis @ lin.A @ basis.T, basis @ lin.B, basis, kept, lin)
 
 
 def _moving_errors(lin: Linearization, names) -> Float[Array, "e r"]:
@@ -287,22 +326,33 @@ def _by_sign(A, inputs, Q):
 
 
 @where_known
-def _check(A, B, Q, R) -> None:
+def check_weighted(A, B, Q, R) -> None:
+    """Shapes, weights, and a pair whose unstable roots feedback moves; else a `ValueError`."""
     A, B = check_pair(A, B)
-    size, inputs = B.shape
-    for name, weight, count in (("Q", Q, size), ("R", R, inputs)):
-        if weight.shape != (count, count):
-            raise ValueError(f"{name} must have shape ({count}, {count}); got {weight.shape}.")
-    check_positive("R", R)
-    least = np.linalg.eigvalsh(symmetric("Q", Q)).min()
-    if least < -1e-6 * np.abs(Q).max():
-        raise ValueError(f"Q must be positive semidefinite; its least eigenvalue is {least:.6g}.")
+    check_weights(("Q", Q, len(A)), ("R", R, B.shape[1]))
     reach = controllability(A, B)
     if not reach.stabilizable:
         i = int(np.argmax(np.real(reach.roots) + reach.tolerances))
         raise ValueError(
             f"the pair (A, B) is not stabilizable: no feedback moves the root "
-            f"{root_text(reach.roots[i])} (controllable dimension {reach.rank} of {size}). Leave "
+            f"{root_text(reach.roots[i])} (controllable dimension {reach.rank} of {len(A)}). Leave "
             "that part out (lqr of a linearization drops the zero roots of position constraints, "
             "and of velocity constraints that hold at rest), or add an input that reaches it."
+        )
+
+
+@where_known
+def check_weights(semidefinite: tuple, definite: tuple) -> None:
+    """Two symmetric matrices, each given as its name, itself and its size; else a `ValueError`."""
+    for name, weight, count in (semidefinite, definite):
+        if weight.shape != (count, count):
+            raise ValueError(f"{name} must have shape ({count}, {count}); got {weight.shape}.")
+        if not np.isfinite(np.asarray(weight)).all():
+            raise ValueError(f"{name} must be finite.")
+    check_positive(*definite[:2])
+    name, weight, _ = semidefinite
+    least = np.linalg.eigvalsh(symmetric(name, weight)).min()
+    if least < -1e-6 * np.abs(weight).max():
+        raise ValueError(
+            f"{name} must be positive semidefinite; its least eigenvalue is {least:.6g}."
         )

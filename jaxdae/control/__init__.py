@@ -4,12 +4,16 @@ from jaxdae import names as _names
 from jaxdae.control.base import (
     AbstractController as AbstractController,
     AbstractDynamicController as AbstractDynamicController,
+    AbstractHybridController as AbstractHybridController,
     AbstractSampledController as AbstractSampledController,
     attach as attach,
     ControlledSystem as ControlledSystem,
     ControllerCapabilities as ControllerCapabilities,
     ControllerOutput as ControllerOutput,
 )
+from jaxdae.control.composition import Parallel as Parallel, Series as Series
+from jaxdae.control.digital_filter import DigitalFilter as DigitalFilter
+from jaxdae.control.digital_pid import DigitalPID as DigitalPID
 from jaxdae.control.feedback import (
     NeuralFeedback as NeuralFeedback,
     PD as PD,
@@ -28,11 +32,18 @@ from jaxdae.control.inverse_dynamics import (
     motion_derivatives as motion_derivatives,
     MotionReference as MotionReference,
 )
+from jaxdae.control.limits import (
+    Quantizer as Quantizer,
+    RateLimit as RateLimit,
+    Saturation as Saturation,
+)
 from jaxdae.control.plant import Decoupling as Decoupling, Plant as Plant
+from jaxdae.control.references import MinimumJerk as MinimumJerk
 from jaxdae.control.relative_degree import (
     relative_degree as relative_degree,
     RelativeDegree as RelativeDegree,
 )
+from jaxdae.control.sampled import Sampled as Sampled
 from jaxdae.control.servo import ServoConstraint as ServoConstraint, Singularity as Singularity
 from jaxdae.control.stabilizers import (
     AbstractServoStabilizer as AbstractServoStabilizer,

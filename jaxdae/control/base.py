@@ -5,11 +5,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import says_nothing
 from jaxdae.reprs import Module
+from jaxdae.solvers.clocks import AbstractClock, Multiples
 from jaxdae.systems import State, System
 from jaxdae.systems.wrapped import AbstractWrappedSystem
 
@@ -77,14 +79,34 @@ class AbstractDynamicController(Module):
         """Control input."""
 
 
-class AbstractSampledController(AbstractDynamicController):
+class AbstractHybridController(AbstractDynamicController):
+    """A controller of whose internal state `c` the last part is kept, and changes at times alone.
+
+    Steps end at the times of its clocks, and a row there has what is kept after the change.
+    """
+
+    @property
+    @abc.abstractmethod
+    def clocks(self) -> tuple[AbstractClock, ...]:
+        """Times at which what is kept may change, those of `jaxdae.solvers.clocks`."""
+
+    @abc.abstractmethod
+    def renew(self, t, q, v, w, c) -> Float[Array, " l"]:
+        """Internal state after the end of a step, shape `(l,)`: what is due is done there."""
+
+    @abc.abstractmethod
+    def moving(self, t, state: State) -> int:
+        """How many entries come first and move along `rate`; others are kept."""
+
+
+class AbstractSampledController(AbstractHybridController):
     r"""A controller that is asked at multiples of a period, with a memory `c` that it keeps.
 
         c_k = sample(t_k, q, v, w, c_{k-1})  at t_k = k period,        u = output(t, q, v, w, c_k)
 
     until the next sample: what is held, such as the control input of a digital controller, is part
     of the memory. The first sample is taken at the start of the run. Steps end at the samples, and
-    a row there has the memory of after the sample.
+    a row there has the memory of after the sample. `Sampled` is made of a function alone.
     """
 
     period: eqx.AbstractVar[Any]
@@ -97,8 +119,21 @@ class AbstractSampledController(AbstractDynamicController):
     def sample(self, t, q, v, w, c) -> Float[Array, " l"]:
         """Memory after a sample, shape `(l,)`."""
 
+    @property
+    def clocks(self):
+        return (Multiples(self.period),)
+
     def initial(self, t, state):
         return self.sample(t, state.q, state.v, state.w, self.memory(t, state))
+
+    def renew(self, t, q, v, w, c):
+        (clock,) = self.clocks
+        # At other ends of steps nothing is computed.
+        return jax.lax.cond(clock.is_due(t), lambda: self.sample(t, q, v, w, c), lambda: c)
+
+    def moving(self, t, state):
+        del t, state
+        return 0
 
     def rate(self, t, q, v, w, c):
         del t, q, v, w
@@ -192,6 +227,28 @@ def _check_memory(controller: AbstractSampledController, t, state: State, c) -> 
             f"{name}.memory has shape {given.shape}, and {name}.sample makes {c.shape} of it and "
             f"{found.shape} of that; a memory keeps its shape."
         )
+
+
+def hybrid_part(controller, state: State) -> tuple[AbstractHybridController, int] | None:
+    """A controller that keeps a part of the joint state, and how many entries; `None` for others.
+
+    Args:
+        controller: without internal state, as `closed_loop` or `attach` have made it.
+        state: with that state behind the actuators'.
+    """
+    if not isinstance(controller, ControllerOutput):
+        return None
+    inner, k = controller.controller, controller.actuators
+    if not isinstance(inner, AbstractHybridController):
+        return None
+    begun = State(state.q, state.v, state.w[:k])
+    return inner, state.w.size - k - inner.moving(0.0, begun)
+
+
+def clocks_of(controller) -> tuple[AbstractClock, ...]:
+    """Clocks of a controller without internal state, as `closed_loop` has made it."""
+    inner = controller.controller if isinstance(controller, ControllerOutput) else None
+    return inner.clocks if isinstance(inner, AbstractHybridController) else ()
 
 
 def control_input(controller, t, state: State) -> Any:

@@ -62,7 +62,7 @@ class StateFeedback(Module):
     def __call__(self, t, q, v, w):
         x0 = _reference(self.reference, t)
         u = -self.K @ (state_vector(State(q, v, w)) - state_vector(x0))
-        return _fed_forward(self.feedforward, t, u)
+        return fed_forward(self.feedforward, t, u)
 
 
 class PD(Module):
@@ -95,7 +95,7 @@ class PD(Module):
         del w
         e, e_dot = _error(self.error, t, q, v)
         u = apply_gain(self.K_P, e, "K_P") + apply_gain(self.K_D, e_dot, "K_D")
-        return _fed_forward(self.feedforward, t, u)
+        return fed_forward(self.feedforward, t, u)
 
 
 class PID(AbstractDynamicController):
@@ -170,7 +170,7 @@ class NeuralFeedback(Module):
         return u if self.base is None else u + self.base(t, q, v, w)
 
 
-def _fed_forward(feedforward: Input | None, t, u):
+def fed_forward(feedforward: Input | None, t, u):
     """`u0(t) + u`."""
     if feedforward is None:
         return u

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.compiled import jit
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.control.base import control_input
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.systems import State
@@ -105,10 +105,10 @@ def _in_words(root: complex, t: float, growth: float, duration: float) -> str | 
     )
 
 
-_root = jit(damping_root)
+_root = jit(damping_root, options=BRIEFLY)
 
 
-@jit
+@jit(options=BRIEFLY)
 def _roots(system, formulation, controller, ts, states):
     one = lambda t, state: damping_root(system, formulation, controller, t, state)  # noqa: E731
     return jax.vmap(one)(ts, states)

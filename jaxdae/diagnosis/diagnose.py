@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.compiled import jit
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.control.base import capabilities_of, control_input
 from jaxdae.diagnosis import branches, events, failure
 from jaxdae.diagnosis.backward import growth_along
@@ -24,7 +24,6 @@ from jaxdae.diagnosis.singularities import (
     AROUND,
     as_numpy,
     BLOCK,
-    BRIEFLY,
     held_by,
     in_blocks,
     incompatibility,
@@ -305,14 +304,14 @@ _SURVEYS = Memory(16)
 
 
 # One program for all formulations; one array of it is read, not seven.
-@jit(compiler_options=BRIEFLY)
+@jit(options=BRIEFLY)
 def _survey_block(system, controller, ts, states):
     rows = jax.vmap(lambda t, state: read_row(system, controller, t, state))(ts, states)
     columns = jnp.stack(rows[1:], axis=1)
     return jnp.concatenate([rows.jac.reshape(len(ts), -1), columns], axis=1)
 
 
-@jit(compiler_options=BRIEFLY)
+@jit(options=BRIEFLY)
 def _states_block(system, formulation, ts, ys):
     return jax.vmap(lambda t, y: formulation.recover(system, t, y))(ts, ys)
 
@@ -324,7 +323,7 @@ def _states(system, formulation, ts, ys):
     return in_blocks(lambda t, y: _states_block(system, formulation, t, y), BLOCK, ts, ys)
 
 
-@jit(compiler_options=BRIEFLY)
+@jit(options=BRIEFLY)
 def _rates_block(system, ts, q, v):
     return jax.vmap(lambda t, q, v: coordinate_rate(system, t, q, v))(ts, q, v)
 

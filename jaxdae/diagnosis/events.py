@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.compiled import jit
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.diagnosis.findings import Finding
-from jaxdae.diagnosis.singularities import BLOCK, BRIEFLY, in_blocks
+from jaxdae.diagnosis.singularities import BLOCK, in_blocks
 from jaxdae.events.crossings import time_tolerance
 from jaxdae.simulation.flow import event_rates
 from jaxdae.simulation.problem import Problem
@@ -143,7 +143,7 @@ def _grazing(trajectory: Any, span: float) -> Finding | None:
     )
 
 
-@jit(compiler_options=BRIEFLY)
+@jit(options=BRIEFLY)
 def _rates_block(problem: Problem, sign, ts, ys):
     one = lambda t, y: event_rates(problem.motion, t, (y, None), sign)  # noqa: E731
     return jax.vmap(one)(ts, ys)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.compiled import jit
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.control.base import capabilities_of, control_input
 from jaxdae.diagnosis.event_failure import failure_of_events
 from jaxdae.diagnosis.findings import Finding
@@ -180,7 +180,7 @@ def review_controller(controller, trajectory) -> Finding | None:
     return None if message is None else Finding(message)
 
 
-@jit
+@jit(options=BRIEFLY)
 def residuals(system, t, state):
     """Constraint residuals at a state, by compiled code."""
     return constraint_residuals(system, t, state.q, state.v)
@@ -202,7 +202,7 @@ class Declared(NamedTuple):
     phi_dot: Any
 
 
-@jit
+@jit(options=BRIEFLY)
 def _declared(system, t, state):
     residual = constraint_residuals(system, t, state.q, state.v)
     mass, jac = mass_and_jacobian(system, t, state.q, state.v)
@@ -313,7 +313,7 @@ def describe_nonfinite(system: System, controller, t, state: State) -> str | Non
     return None
 
 
-@jit
+@jit(options=BRIEFLY)
 def _values(system, controller, start, ts, state):
     v, w = state.v, state.w
     rate = coordinate_rate(system, start, state.q, v)

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.checks import are_known, fails
-from jaxdae.compiled import jit
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.control.base import capabilities_of
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.formulations import AbstractFormulation
@@ -533,7 +533,7 @@ def _roots(H) -> np.ndarray:
     return np.concatenate([np.zeros(0), *each])  # none without constraints
 
 
-@jit
+@jit(options=BRIEFLY)
 def _perturbation_matrices(system, formulation, controller, state, t):
     of_formulation = formulation.perturbation_matrix(system, t, state)
     servo = capabilities_of(controller).perturbation_matrix

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.compiled import jit
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.diagnosis.curves import hermite, resolved
 from jaxdae.diagnosis.findings import Finding, NearSingularity
 from jaxdae.diagnosis.starts import start_rank
@@ -43,8 +43,6 @@ _INDEPENDENT, _PER_DISTANCE = 1e-2, 100.0
 _PART = 0.1
 # Most operations of the search for incompatible constraints between rows.
 _MOST_BETWEEN = 20_000_000
-# Run once or twice, as long as it compiles: no optimization.
-BRIEFLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def as_numpy(tree):
@@ -68,7 +66,7 @@ def jacobian_at(system, t, q, v):
     return jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)
 
 
-@jit(compiler_options=BRIEFLY)
+@jit(options=BRIEFLY)
 def _jacobians_block(system, ts, q, v):
     one = lambda t, q, v: jacobian_at(system, t, q, velocities_of(system, t, q, v))  # noqa: E731
     return jax.vmap(one)(ts, q, v)
@@ -363,7 +361,7 @@ def incompatibility(system, ts, states, jac, residual) -> Finding | None:
     return Finding(message, amount, time, constraints)
 
 
-@jit(compiler_options=BRIEFLY)
+@jit(options=BRIEFLY)
 def _remaining_block(system, ts, q, v):
     def one(t, q, v):
         result = unsatisfied(system, t, State(q, velocities_of(system, t, q, v)))

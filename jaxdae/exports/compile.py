@@ -35,7 +35,7 @@ from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE
 from jaxdae.simulation.run import backend_of, run as integrate
 from jaxdae.simulation.saving import is_end, is_plain
-from jaxdae.solvers.sampled import Sampled
+from jaxdae.solvers.sampled import SampledEnds
 from jaxdae.systems import State, System
 
 _RESULT = StepSummary._fields.index("result")
@@ -392,7 +392,7 @@ def compile_run(
             "compile_run saves states at times: give SaveAt(ts=…), SaveAt(steps=True) or "
             "SaveAt(t1=True), without fn, subs or dense."
         )
-    if isinstance(method.solver, Sampled):
+    if isinstance(method.solver, SampledEnds):
         raise backends.BackendError(f"{SAMPLED}; use jax.jit of simulate.")
     why_not = backend_of("native").obstacle(problem.formulation, method)
     if backends.choose(backend, why_not) == "native":

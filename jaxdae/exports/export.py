@@ -26,7 +26,7 @@ from jaxdae.simulation.native import unsuited
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE, Times
 from jaxdae.solvers.projected import between_steps, parts_of
-from jaxdae.solvers.sampled import Sampled
+from jaxdae.solvers.sampled import SampledEnds
 from jaxdae.storage.files import replace_file
 from jaxdae.systems import State, System
 from jaxdae.version import __version__
@@ -288,7 +288,7 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
     problem = problem._replace(formulation=formulation)
     sub: Any = diffrax.SubSaveAt(ts=times.saved) if method.saveat is None else method.saveat.subs
     y0 = (formulation.init(problem.system, times.start, problem.state), None)
-    if isinstance(method.solver, Sampled):
+    if isinstance(method.solver, SampledEnds):
         raise backends.UnsuitedError(SAMPLED)
     plan, _ = planned(problem, method, sub, y0)
     if plan.step_ends:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+from jax.extend.core import ClosedJaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 
 
@@ -23,5 +24,10 @@ def depends_on_any(function: Callable, *args) -> bool:
 
 def used_leaves(function: Callable, *args) -> list[bool]:
     """Whether each leaf of the arguments is used."""
-    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+    return used_inputs(jax.make_jaxpr(function)(*args))
+
+
+def used_inputs(program: ClosedJaxpr) -> list[bool]:
+    """Whether each input of a program is used."""
+    jaxpr = program.jaxpr
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]

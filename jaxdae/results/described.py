@@ -12,7 +12,7 @@ import numpy as np
 from jaxdae.checks import are_known
 from jaxdae.control.base import ControlledSystem
 from jaxdae.events.records import REASONS
-from jaxdae.solvers.sampled import Sampled
+from jaxdae.solvers.sampled import SampledEnds
 
 # Members that failed are named up to this number.
 _NAMED = 5
@@ -35,7 +35,9 @@ def solver_name(solver: Any) -> str:
     if not isinstance(solver, diffrax.AbstractWrappedSolver):
         return name
     inner: Any = solver.solver
-    return solver_name(inner) if isinstance(solver, Sampled) else f"{name}({solver_name(inner)})"
+    return (
+        solver_name(inner) if isinstance(solver, SampledEnds) else f"{name}({solver_name(inner)})"
+    )
 
 
 def _lines(run: Any) -> str:

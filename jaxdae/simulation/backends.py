@@ -4,6 +4,7 @@ import abc
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
+from jaxdae.compiled import ORDINARY
 from jaxdae.errors import BackendError as BackendError
 from jaxdae.reprs import Module
 from jaxdae.simulation.problem import Integration, Method
@@ -20,6 +21,8 @@ class AbstractBackend(Module):
     """What integrates a run, and reads what it has saved."""
 
     name: ClassVar[str]
+    # Of the compiler of its programs.
+    options: ClassVar[dict[str, Any]] = ORDINARY
 
     @property
     def kernel(self) -> Callable | None:

@@ -22,7 +22,7 @@ from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.implicit_stages import with_tolerances
 from jaxdae.solvers.kernel_steps import ConstrainedEquations, step_method
 from jaxdae.solvers.projected import changes_ends, stepping
-from jaxdae.solvers.sampled import Sampled, with_period
+from jaxdae.solvers.sampled import SampledEnds, with_clocks
 
 # The time to compile a kernel grows with its operations: at this many states it is seconds.
 MOST_STATES = 256
@@ -135,20 +135,21 @@ class KernelPlan(NamedTuple):
             self._rate, self.states, parameters, method,
             self._control if self.adaptive else None,
             self.unravel, self.dtype, project=finish,
-            between=self._between if isinstance(self.solver, Sampled) else None,
+            between=self._between if isinstance(self.solver, SampledEnds) else None,
             event=ends,
             timing=self._timing(),
         )  # fmt: skip
 
     def _timing(self) -> tuple[int, ...]:
-        """Numbers of the parameters that the period of a sampled controller is made of."""
-        if not (self.adaptive and isinstance(self.solver, Sampled)):
+        """Numbers of the parameters that times of a sampled controller are made of."""
+        if not (self.adaptive and isinstance(self.solver, SampledEnds)):
             return ()
 
-        def period(*parameters):
-            return jnp.asarray(self._args(parameters)[2].controller.period)
+        def times(*parameters):
+            clocks = self._args(parameters)[2].controller.clocks
+            return [jnp.asarray(x) for x in jax.tree.leaves(clocks)]
 
-        return tuple(i for i, used in enumerate(used_leaves(period, *self.shapes)) if used)
+        return tuple(i for i, used in enumerate(used_leaves(times, *self.shapes)) if used)
 
     def _between(self, t1, t, *states):
         trees = (self.unravel(y) for y in states)
@@ -165,7 +166,7 @@ class KernelPlan(NamedTuple):
     def _control(self, *parameters):
         """The step size controller."""
         parts, control, _ = self._declared(parameters)
-        return with_period(control, parts[2])
+        return with_clocks(control, parts[2])
 
     def _event(self, parameters):
         return self._declared(parameters)[2]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.compiled import jit
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.simulation.field import field
 
 # Power of a filter that takes away what is faster than half the fastest root.
@@ -124,8 +124,7 @@ def scaled(field: LinearField, sizes) -> Scaled:
     return Scaled(ahead / sizes[:, None], matrix / sizes[:, None, None])
 
 
-# Run once or twice, as long as it compiles: no optimization.
-@jit(compiler_options={"xla_backend_optimization_level": 0})
+@jit(options=BRIEFLY)
 def _rows(parts: Any, ts, ys):
     def one(t, y):
         flat, unravel = ravel_pytree(y)

@@ -9,6 +9,7 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 
+from jaxdae.compiled import BRIEFLY
 from jaxdae.kernels.integration.arguments import StepCounts, StepSummary
 from jaxdae.kernels.launch import obstacles
 from jaxdae.memory import Memory
@@ -34,6 +35,8 @@ class NativeBackend(AbstractBackend):
     """Runs by native kernels: Runge-Kutta methods, explicit or diagonally implicit, and Rodas5P."""
 
     name: ClassVar[str] = "native"
+    # All that takes time is in the kernel.
+    options: ClassVar[dict[str, Any]] = BRIEFLY
 
     @property
     def kernel(self) -> Callable:

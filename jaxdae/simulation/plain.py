@@ -17,7 +17,7 @@ from jaxdae.solvers.counted import counted, Counting
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.monitored import solve_until
 from jaxdae.solvers.projected import parts_of
-from jaxdae.solvers.sampled import Sampled, with_period
+from jaxdae.solvers.sampled import SampledEnds, with_clocks
 
 # Adjoints that give back the state of the step size controller.
 _HAND_ON_STATES = (
@@ -39,8 +39,8 @@ class PlainBackend(AbstractBackend):
             stepping = parts_of(solver).method
             times, parts, y0 = reverse_only((times, parts, y0), stepping, method.why_not)
         control = step_control(method.stepsize_controller, times)
-        if isinstance(solver, Sampled):
-            control = with_period(control, problem.controller)
+        if isinstance(solver, SampledEnds):
+            control = with_clocks(control, problem.controller)
         saveat, counting = with_end(method, times.saved), None
         if type(method.adjoint) in _HAND_ON_STATES:
             counting = counted(solver)

@@ -50,8 +50,7 @@ class AdamsBashforth(AbstractTracedSolver):
     polynomials, of the order of the method: of degree 3, which take one evaluation more for each
     step, or above order 4 of degree 5, which also differentiate the right-hand side along the
     motion at both ends of each step. `Projected` and controllers that are sampled change the ends
-    of steps, and are refused. As each step depends on those before, kernels, which make its steps,
-    do not differentiate them: gradients are those of the plain program, in both modes.
+    of steps, and are refused.
 
     Its roots of stability, `zeta^k - zeta^(k-1) - z (b_1 zeta^(k-1) + … + b_k) = 0`, are known to
     `jaxdae.step_limit` and `Baumgarte.for_step`.
@@ -66,7 +65,6 @@ class AdamsBashforth(AbstractTracedSolver):
     steps: int = eqx.field(default=4, static=True)
 
     term_structure: ClassVar[Any] = diffrax.AbstractTerm
-    remembers: ClassVar[bool] = True
 
     def __check_init__(self):
         if not (isinstance(self.steps, int) and 1 <= self.steps <= 6):
@@ -201,8 +199,8 @@ def _first_step(terms, args, t0, t1, y0):
     return _moved(y0, h * jnp.asarray(matrix[-1], dtype), rates)
 
 
-# Kernels compute both sides of a condition, but no turns of a loop that takes none; a derivative in
-# reverse mode, which only plain programs make, needs the condition.
+# In a batch both sides of a condition are computed, but no turns of a loop that takes none; a
+# derivative in reverse mode needs the condition.
 
 
 @eqx.filter_custom_jvp
@@ -213,7 +211,9 @@ def _begun(wanted, *arguments):
 
 
 def _conditional(wanted, *arguments):
-    return jax.lax.cond(wanted, lambda: _first_step(*arguments), lambda: arguments[-1])
+    # Made anew on the way back, so that steps that are not wanted keep nothing of it.
+    first_step = eqx.filter_checkpoint(_first_step, prevent_cse=False)
+    return jax.lax.cond(wanted, lambda: first_step(*arguments), lambda: arguments[-1])
 
 
 @_begun.def_jvp

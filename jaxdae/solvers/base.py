@@ -127,12 +127,9 @@ class AbstractTracedSolver(diffrax.AbstractSolver):
     """
 
     # Whether what one step hands to the next only makes that one shorter to compute, as a
-    # prediction does: begun anew it is the same, to round-off. Kernels differentiate steps one by
-    # one, and refuse to where this is false.
+    # prediction does: begun anew it is the same, to round-off. Where this is false steps depend on
+    # those before: derivatives go through what they hand on, and their ends cannot be moved.
     state_is_prediction: ClassVar[bool] = False
-    # Whether steps depend on more than where they begin, on earlier ones: their ends cannot be
-    # moved in between.
-    remembers: ClassVar[bool] = False
     # Whether steps of the vector field of a formulation look at `(system, formulation, controller)`
     # as well, so that kernels give them these.
     takes_parts: ClassVar[bool] = False
@@ -174,6 +171,13 @@ def step_in_kernel(solver, terms, t0, t1, y0, args, solver_state, made_jump) -> 
     return solver.step(*given), None
 
 
+def remembers(solver) -> bool:
+    """Whether steps of a traced solver depend on more than where they begin, on earlier ones."""
+    # Those of Runge-Kutta methods hand on a rate, which is that at the beginning.
+    one_step = isinstance(solver, diffrax.AbstractRungeKutta)
+    return not (one_step or solver.state_is_prediction)
+
+
 def refuse_memory(solver, who: str) -> None:
     """Refuse a solver whose steps depend on those before, where their ends are changed.
 
@@ -184,7 +188,7 @@ def refuse_memory(solver, who: str) -> None:
     Raises:
         ValueError: for such a solver.
     """
-    if isinstance(solver, AbstractTracedSolver) and solver.remembers:
+    if isinstance(solver, AbstractTracedSolver) and remembers(solver):
         name = type(solver).__name__
         raise ValueError(
             f"{who} changes the ends of steps, and each step of {name} goes on from those before: "

@@ -144,8 +144,7 @@ class GeneralizedAlpha(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
     compute more digits in less time: it is for structures and mechanisms with vibrations too fast
     to be of interest, at a few digits. `Projected` and controllers that are sampled change the ends
     of steps, and are refused. Kernels make its steps for up to some twenty rows and independent
-    constraints. As each step depends on those before, kernels do not differentiate them: gradients
-    are those of the plain program, of the discrete motion, in both modes.
+    constraints.
 
     Args:
         rho_inf: spectral radius for infinitely fast vibrations, from 0, which annihilates them in
@@ -163,7 +162,6 @@ class GeneralizedAlpha(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
     interpolation_cls: ClassVar[Callable[..., diffrax.ThirdOrderHermitePolynomialInterpolation]] = (
         diffrax.ThirdOrderHermitePolynomialInterpolation
     )
-    remembers: ClassVar[bool] = True
 
     def __check_init__(self):
         if not (isinstance(self.rho_inf, float | int) and 0 <= self.rho_inf < 1):

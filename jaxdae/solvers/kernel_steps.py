@@ -17,6 +17,7 @@ from jaxdae.solvers.base import (
     AbstractStepMethod,
     AbstractTracedSolver,
     at_once,
+    remembers,
     Step,
     step_in_kernel,
 )
@@ -170,7 +171,7 @@ class SolverSteps(AbstractStepMethod):
         equations: the latter; `None` for the former.
     """
 
-    solver: diffrax.AbstractSolver
+    solver: AbstractTracedSolver
     equations: ConstrainedEquations | None = eqx.field(default=None, static=True)
     evaluates_only: ClassVar[bool] = False
 
@@ -181,8 +182,7 @@ class SolverSteps(AbstractStepMethod):
 
     @property
     def remembers(self) -> bool:
-        predicts = isinstance(self.solver, AbstractTracedSolver) and self.solver.state_is_prediction
-        return not predicts
+        return remembers(self.solver)
 
     @property
     def counts(self) -> bool:
@@ -231,7 +231,7 @@ class SolverSteps(AbstractStepMethod):
 
     def _terms(self, rate: Any) -> tuple[diffrax.AbstractTerm, Any, Any]:
         if self.equations is None:
-            return diffrax.ODETerm(lambda t, y, args: rate(t, y)), None, 1
+            return diffrax.ODETerm(_WithoutArguments(rate)), None, 1
         return self.equations.make(rate.parameters)
 
     def _tree(self, y):
@@ -273,6 +273,15 @@ class SolverSteps(AbstractStepMethod):
     def _known(self) -> dict[tuple, Any]:
         """Shapes that have been found."""
         return vars(self).setdefault("known", {})  # beside the fields
+
+
+class _WithoutArguments(NamedTuple):
+    """A rate as diffrax calls it, with the arrays in it known to derivatives with own rules."""
+
+    rate: Any
+
+    def __call__(self, t, y, args):
+        return self.rate(t, y)
 
 
 class _Still(NamedTuple):

@@ -9,7 +9,7 @@ from jaxdae.solvers.base import refuse_memory
 from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.kernel_steps import ExplicitRungeKutta, step_method
 from jaxdae.solvers.projection import nearest
-from jaxdae.solvers.sampled import Sampled
+from jaxdae.solvers.sampled import SampledEnds
 from jaxdae.solvers.symmetric_steps import SymmetricSteps
 from jaxdae.solvers.wrapped import AbstractChangedEnds
 
@@ -137,7 +137,7 @@ class SolverParts(NamedTuple):
 
 def parts_of(solver) -> SolverParts:
     """The method of a solver, and whether it enforces the constraints itself."""
-    solver = solver.solver if isinstance(solver, Sampled) else solver
+    solver = solver.solver if isinstance(solver, SampledEnds) else solver
     return (
         SolverParts(solver.solver, solver)
         if isinstance(solver, Projected)
@@ -161,7 +161,7 @@ def changes_ends(solver) -> bool:
     """Whether something is done to the ends of what `stepping` makes."""
     return isinstance(solver, AbstractChangedEnds) and (
         # To diffrax, what wraps a projected solver is one as well.
-        isinstance(solver, Sampled) or not is_symmetric(solver)
+        isinstance(solver, SampledEnds) or not is_symmetric(solver)
     )
 
 

@@ -1,4 +1,4 @@
-"""Steps under a controller that is asked at multiples of a period."""
+"""Steps under a controller that is asked at samples."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,15 +10,13 @@ import numpy as np
 
 from jaxdae.checks import are_known, fails
 from jaxdae.solvers.base import refuse_memory
+from jaxdae.solvers.clocks import Listed, listed_times, Multiples, time_tolerance
 from jaxdae.solvers.dense_output import AbstractDenseOutput
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.wrapped import AbstractAroundController, AbstractChangedEnds
 
-# Of the time, in units of its round-off: what a multiple of a period may be off.
-_ROUND_OFF = 64
 
-
-class Sampled(AbstractChangedEnds):
+class SampledEnds(AbstractChangedEnds):
     """A solver of whose steps some end at samples, where a controller renews its memory.
 
     The memory is the last part of the actuator state `w`. It is held along a step: dense output
@@ -42,11 +40,9 @@ class Sampled(AbstractChangedEnds):
         system, formulation, output = args
         controller, k = output.controller, output.actuators
         state = formulation.recover(system, t, inner)
-        period = jnp.asarray(controller.period, inner.w.dtype)
-        c = inner.w[k:]
-        renewed = controller.sample(t, state.q, state.v, state.w[:k], c)
-        held = jnp.where(is_sample(t, period), renewed, c)
-        return eqx.tree_at(lambda x: x.w, inner, jnp.concatenate([inner.w[:k], held])), work
+        t = jnp.asarray(t, inner.w.dtype)
+        c = controller.renew(t, state.q, state.v, state.w[:k], inner.w[k:])
+        return eqx.tree_at(lambda x: x.w, inner, jnp.concatenate([inner.w[:k], c])), work
 
     def dense(self, y0, y1, dense):
         if isinstance(self.solver, AbstractChangedEnds):
@@ -100,72 +96,25 @@ class _Held(AbstractDenseOutput):
 
 
 def _held(t1, t, before, after, y):
-    memory = jnp.where(t >= t1 - _tolerance(t1), after, before)
+    memory = jnp.where(t >= t1 - time_tolerance(t1), after, before)
     w = y[0].w
     return eqx.tree_at(lambda x: x[0].w, y, jnp.concatenate([w[: w.size - memory.size], memory]))
 
 
-def _tolerance(t):
-    """What two computations of one time may differ by."""
-    return _ROUND_OFF * jnp.finfo(t.dtype).eps * jnp.abs(t)
-
-
-def is_sample(t, period):
-    """Whether a time is a multiple of a period, but for round-off.
-
-    Args:
-        t: time [s].
-        period: [s].
-    """
-    return jnp.abs(t - jnp.round(t / period) * period) <= _tolerance(t)
-
-
-def next_sample(t, period):
-    """The next multiple of a period behind a time.
-
-    Args:
-        t: time [s]; a multiple, but for round-off, counts as one.
-        period: [s].
-    """
-    nearest = jnp.round(t / period)
-    behind = jnp.where(is_sample(t, period), nearest, jnp.floor(t / period)) + 1
-    return behind * period
-
-
-def sampled_grid(t0: float, t1: float, dt: float, period: float) -> np.ndarray:
-    """Ends of fixed steps, none longer than `dt`, of which some are all multiples of a period.
-
-    Between two samples the steps are of one length.
-
-    Args:
-        t0: start [s].
-        t1: end, behind the start [s].
-        dt: step [s].
-        period: [s].
-    """
-    first, last = np.floor(t0 / period), np.ceil(t1 / period)
-    samples = np.arange(first, last + 1) * period
-    near = _ROUND_OFF * np.finfo(np.float64).eps * max(abs(t0), abs(t1))
-    ends = np.array([t0, *samples[(samples > t0 + near) & (samples < t1 - near)], t1])
-    counts = np.ceil(np.diff(ends) / dt * (1 - 1e-12)).astype(int)
-    pieces = zip(ends[:-1], ends[1:], np.maximum(counts, 1), strict=True)
-    parts = [np.linspace(a, b, n, endpoint=False) for a, b, n in pieces]
-    return np.concatenate([*parts, ends[-1:]])
-
-
 class SampleSteps(AbstractAroundController):
-    """A step size controller whose steps end at multiples of a period.
+    """A step size controller whose steps end at the times of clocks.
 
     Args:
         controller: what chooses the steps between these.
-        period: [s]; `None` until `with_period` has given it.
+        clocks: `None` until `with_clocks` has given them; times that are listed are no matter of
+            this controller.
     """
 
     controller: Any
-    period: Any
+    clocks: Any
 
-    def __init__(self, controller: diffrax.AbstractAdaptiveStepSizeController, period: Any = None):
-        self.controller, self.period = controller, period
+    def __init__(self, controller: diffrax.AbstractAdaptiveStepSizeController, clocks: Any = None):
+        self.controller, self.clocks = controller, clocks
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
         end, state = super().init(terms, t0, t1, y0, dt0, args, func, error_order)
@@ -180,33 +129,51 @@ class SampleSteps(AbstractAroundController):
         return keep, begin, self._limited(begin, end), jumped, state, result
 
     def _limited(self, begin, end):
-        return jnp.minimum(end, next_sample(begin, jnp.asarray(self.period, begin.dtype)))
+        for clock in self.clocks:
+            end = jnp.minimum(end, clock.following(begin))
+        return end
 
 
-def with_samples(controller):
-    """A step size controller that ends steps at the samples, too; times it knows by itself stay."""
+def with_samples(controller, clocks):
+    """A step size controller that ends steps at the samples, too; times it knows by itself stay.
+
+    Args:
+        controller: of the steps.
+        clocks: of the controller that is sampled.
+    """
+    listed = listed_times(clocks)
     if type(controller) is diffrax.ClipStepSizeController:
-        return eqx.tree_at(lambda x: x.controller, controller, with_samples(controller.controller))
-    return SampleSteps(controller)
+        inner = with_samples(controller.controller, [x for x in clocks if type(x) is not Listed])
+        if listed is not None and controller.step_ts is not None:
+            listed = jnp.sort(jnp.concatenate([controller.step_ts, listed]))
+        steps = controller.step_ts if listed is None else listed
+        # Tree surgery keeps what is done with steps that were rejected.
+        return eqx.tree_at(
+            lambda x: (x.controller, x.step_ts), controller, (inner, steps),
+            is_leaf=lambda x: x is None,
+        )  # fmt: skip
+    controller = SampleSteps(controller)
+    return controller if listed is None else diffrax.ClipStepSizeController(controller, listed)
 
 
-def with_period(controller, output):
-    """A step size controller with the period of the controller that is sampled.
+def with_clocks(controller, output):
+    """A step size controller with the clocks of the controller that is sampled.
 
     Args:
         controller: of the steps.
         output: `u = output(t, q, v, w)` of a run.
     """
     if type(controller) is diffrax.ClipStepSizeController:
-        inner = with_period(controller.controller, output)
+        inner = with_clocks(controller.controller, output)
         return eqx.tree_at(lambda x: x.controller, controller, inner)
     if not isinstance(controller, SampleSteps):
         return controller
-    return SampleSteps(controller.controller, output.controller.period)
+    clocks = tuple(x for x in output.controller.clocks if not isinstance(x, Listed))
+    return SampleSteps(controller.controller, clocks)
 
 
 def check(controller, t0, t1, dt, control) -> None:
-    """A period, and steps that can end at its multiples.
+    """Times of samples, and steps that can end there.
 
     Args:
         controller: that is sampled.
@@ -218,12 +185,10 @@ def check(controller, t0, t1, dt, control) -> None:
     Raises:
         ValueError: saying which of them does not fit.
     """
-    period = controller.period
     name = type(controller).__name__
-    if fails(lambda x: np.ndim(x) == 0 and 0 < float(x) < np.inf, period):
-        raise ValueError(
-            f"the period of {name} must be a positive number of seconds; got {period}."
-        )
+    clocks = controller.clocks
+    for clock in clocks:
+        _check_clock(clock, name, t0, t1)
     if fails(lambda t0, t1: not t1 < t0, t0, t1):
         raise ValueError(
             f"{name} keeps a memory, which a run backward in time cannot give back: t1 = {t1} s is "
@@ -235,8 +200,60 @@ def check(controller, t0, t1, dt, control) -> None:
             f"steps of {type(control).__name__} end at their own times, not at the samples of "
             f"{name}; give dt, or an adaptive stepsize_controller."
         )
-    if fixed and not are_known(t0, t1, dt, period):
+    if fixed and not are_known(t0, t1, dt, clocks):
         raise ValueError(
             f"fixed steps that end at the samples of {name} are counted before the run: t0, t1, dt "
             "and the period have to be plain numbers. Leave dt out, and steps are adaptive."
         )
+
+
+def _check_clock(clock, name: str, t0, t1) -> None:
+    if isinstance(clock, Multiples):
+        if fails(lambda x: np.ndim(x) == 0 and 0 < float(x) < np.inf, clock.period):
+            raise ValueError(
+                f"the period of {name} must be a positive number of seconds; got {clock.period}."
+            )
+    elif fails(_are_times, clock.times):
+        raise ValueError(
+            f"the times of {name} must be finite and increasing, shape (times,); got {clock.times}."
+        )
+    if fails(lambda x: np.ndim(x) == 0 and 0 <= float(x) < np.inf, clock.delay):
+        raise ValueError(
+            f"the delay of {name} must be zero or a positive number of seconds; got {clock.delay}."
+        )
+    if fails(lambda delay, t0, t1: delay == 0 or t1 <= t0 or delay < t1 - t0, clock.delay, t0, t1):
+        raise ValueError(
+            f"the delay of {name}, {clock.delay} s, is as long as the run, from {t0} to {t1} s: "
+            "no output would take effect."
+        )
+
+
+def _are_times(times) -> bool:
+    times = np.asarray(times)
+    return (
+        times.ndim == 1
+        and times.size > 0
+        and bool(np.all(np.isfinite(times)) and np.all(np.diff(times) > 0))
+    )
+
+
+def wrong_clocks(clocks) -> dict[str, Any]:
+    """What is wrong with clocks that are known only when the program runs.
+
+    By what is wrong in words, whether it is so.
+    """
+    found = {}
+    for clock in clocks:
+        if isinstance(clock, Multiples):
+            period = jnp.asarray(clock.period)
+            words = "the period of a controller that is sampled must be a positive number."
+            found[words] = ~((period > 0) & jnp.isfinite(period)) | found.get(words, False)
+        else:
+            times = jnp.asarray(clock.times)
+            ordered = jnp.all(jnp.isfinite(times)) & jnp.all(jnp.diff(times) > 0)
+            words = "the times of a controller that is sampled must be finite and increasing."
+            found[words] = ~ordered | found.get(words, False)
+        delay = jnp.asarray(clock.delay)
+        words = "the delay of a controller that is sampled must be zero or positive."
+        found[words] = ~((delay >= 0) & jnp.isfinite(delay)) | found.get(words, False)
+    return found

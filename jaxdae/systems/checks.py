@@ -27,6 +27,7 @@ from jaxdae.systems.class_checks import (
 )
 from jaxdae.systems.kinematics import has_rate, velocity_count
 from jaxdae.systems.points import Points
+from jaxdae.systems.precision import known_array
 
 
 def constraint_counts(system: System, state: State) -> tuple[int, int]:
@@ -76,7 +77,7 @@ def check_functions(system: System, state: State, u=None, t=0.0, *, forces: bool
     check_labels(system)
     if forces:
         _check_inputs(system, u)
-    t, n = jnp.asarray(t, q.dtype), v.size
+    t, n = known_array(t, q.dtype), v.size
     constraints = 0
     for function, args, expected in (
         *([("rate", (t, q, v), (q.size,))] if has_rate(system) else []),

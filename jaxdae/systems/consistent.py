@@ -6,31 +6,25 @@ from typing import Literal, overload
 
 import jax
 import jax.numpy as jnp
-import lineax as lx
 import numpy as np
-import optimistix as optx
 from jaxtyping import Array, Float
 
-from jaxdae.checks import are_known, where_known
-from jaxdae.compiled import jit
-from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
+from jaxdae.checks import are_known, calls_programs, where_eager
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.reprs import Module
 from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_finite, check_functions, check_tolerance
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
-from jaxdae.systems.independence import approach
 from jaxdae.systems.kinematics import has_rate, moved, refuse_rates
-from jaxdae.systems.precision import in_dtype
+from jaxdae.systems.nearest import nearest, nearest_known
+from jaxdae.systems.precision import in_dtype, known_array
 from jaxdae.systems.programs import (
     ActuatorProgram,
     check_program_shape,
-    nearest_on_program,
+    metric_of_all,
     unmet,
+    with_program,
 )
-
-_MAX_STEPS = 64
-# Half steps: the distance to the constraints falls by 2^16.
-_APPROACH_STEPS = 16
 
 
 class Projection(Module):
@@ -143,15 +137,15 @@ def consistent_state(
     allowed = default if tolerance is None else tolerance
     if program is not None:
         check_program_shape(program, t, state)
-    t = jnp.asarray(t, state.q.dtype)
+    t = known_array(t, state.q.dtype)
     unmoved = _unmoved(system, t, state) if program is None else None
     if unmoved is not None:
         return (state, unmoved) if report else state
-    out, projection, left = _project(system, program, t, state, jnp.asarray(free))
-    after = jnp.concatenate([projection.after.phi, projection.after.phi_dot])
+    out, projection, left = _project(system, program, t, state, free)
+    after = (projection.after.phi, projection.after.phi_dot)
     problem = partial(_message, system, t, state, projection, held)
     out = _required(out, after, (out.q, out.v), allowed, problem)
-    out = _required(out, left, (out.q, out.v, out.w), allowed, partial(unmet, left))
+    out = _required(out, (left,), (out.q, out.v, out.w), allowed, partial(unmet, left))
     return (out, projection) if report else out
 
 
@@ -163,17 +157,17 @@ def _held(system, fixed, n: int, k: int) -> tuple[list[int], np.ndarray]:
     return [i for i in chosen if i < n], free
 
 
-@where_known
+@where_eager
 def _unmoved(system: System, t, state: State) -> Projection | None:
-    """No change, where a state is consistent to round-off: projections take long to compile."""
+    """No change, where a state is consistent to round-off."""
     result, distances = _distances(system, t, state)
     size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
     if not (np.asarray(distances) <= np.finfo(distances.dtype).eps * (1 + size)).all():
         return None
-    return Projection(jnp.zeros_like(state.q), jnp.zeros_like(state.v), result, result)
+    return _projection(state, state, result, result)
 
 
-@jit
+@jit(options=BRIEFLY)
 def _distances(system: System, t, state: State):
     """Residuals, and to first order how far each of them is from zero in `q` and in `v`."""
     result = constraint_residuals(system, t, state.q, state.v)
@@ -184,108 +178,82 @@ def _distances(system: System, t, state: State):
     return result, jnp.concatenate(away)
 
 
-@jit
-def _project(system: System, program, t, state: State, free):
+def _project(system: System, program, t, state: State, free: np.ndarray):
     """Nearest consistent state, what changed, and what is left of a program."""
-    before = constraint_residuals(system, t, state.q, state.v)
+    known = are_known(system, program, t, state) and calls_programs()
+    # By NumPy where all is known: a program of the search takes long to compile.
+    return (_searched if known else _program)(system, program, t, state, free)
+
+
+@jit(options=BRIEFLY)
+def _program(system: System, program, t, state: State, free):
+    return _searched(system, program, t, state, free, search=nearest)
+
+
+def _searched(system: System, program, t, state: State, free, search: Callable = nearest_known):
+    metric, x0 = _metric(system, program, t, state)
+    left, n = np.zeros(0, state.q.dtype), state.q.size
     if program is not None:
-        out = nearest_on_program(_nearest, system, program, t, state, free)
-        after = constraint_residuals(system, t, out.q, out.v)
-        change = Projection(out.q - state.q, out.v - state.v, before, after)
-        return out, change, program(t, out.q, out.v, out.w)
-    free = free[: state.v.size]
-    mass, _ = mass_and_jacobian(system, t, state.q, state.v)
-    if has_rate(system):
-        none, there = jnp.zeros_like(state.v), lambda x: moved(system, t, state.q, x)
-        q = there(_nearest(lambda x: system.position_constraints(t, there(x)), mass, none, free))
+        # Coordinates, velocities and actuator states at once.
+        free = (np if are_known(free) else jnp).concatenate([free[:n], free])
+        x = search(with_program, (system, program, t, state), metric, x0, free)
+        out = State(x[:n], x[n : 2 * n], x[2 * n :])
+        left = _left(program, t, out)
     else:
-        q = _nearest(lambda q: system.position_constraints(t, q), mass, state.q, free)
-    v = _nearest(lambda v: constraint_residuals(system, t, q, v).phi_dot, mass, state.v, free)
-    after = constraint_residuals(system, t, q, v)
-    change = Projection(q - state.q, v - state.v, before, after)
-    return State(q, v, state.w), change, jnp.zeros((0,), q.dtype)
+        free = free[: state.v.size]
+        x = search(_position, (system, t, state), metric, x0, free)
+        there = State(_coordinates(system, t, state, x), state.v, state.w)
+        v = search(_velocity, (system, t, there), metric, state.v, free)
+        out = State(there.q, v, state.w)
+    (before, _), (after, _) = _distances(system, t, state), _distances(system, t, out)
+    return out, _projection(state, out, before, after), left
 
 
-def _nearest(constraint, metric, x0, free):
-    """The point of `constraint(x) = 0` nearest to `x0` in `metric`, moving `free` entries only."""
-    if jax.eval_shape(constraint, x0).size == 0:
-        return x0
-    # A metric of order one keeps the two blocks of the stationarity conditions comparable.
-    scale = jnp.maximum(jnp.max(jnp.abs(metric)), jnp.finfo(metric.dtype).tiny)
-    metric = metric / scale
-    # Held entries do not move even where the constraints cannot be satisfied.
-    moving = lambda x, x0: constraint(jnp.where(free, x, x0))  # noqa: E731
-    eps = float(jnp.finfo(x0.dtype).eps)
-    # Singular values below this are round-off: of a mass matrix, or constraints that entries held
-    # determine.
-    linear_solver = lx.SVD(rcond=eps ** (2 / 3))
-    newton = optx.Newton(rtol=eps**0.75, atol=eps**0.75, linear_solver=linear_solver)
-    near = _approach(constraint, metric, x0, free, linear_solver)
-    order, used = _independent_rows(lambda x: moving(x, x0), near)
-
-    def chosen(x, x0):
-        return order @ moving(x, x0)
-
-    def stationarity(unknown, x0):
-        x, mu = unknown
-        residual, pullback = jax.vjp(lambda x: chosen(x, x0), x)
-        gradient = metric @ (x - x0) + pullback(jnp.where(used, mu, 0.0))[0]
-        return jnp.where(free, gradient, x - x0), jnp.where(used, residual, mu)
-
-    # Multipliers of the start by least squares: what Newton's method needs at a far one.
-    rows = jnp.where(used[:, None] & free, jax.jacfwd(chosen)(near, x0), 0.0)
-    pull = jnp.where(free, metric @ (x0 - near), 0.0)
-    matrix = lx.MatrixLinearOperator(rows.T)
-    mu = lx.linear_solve(matrix, pull, linear_solver, throw=False).value
-    start = jax.lax.stop_gradient((near, jnp.where(used, mu, 0.0)))
-    solution = optx.root_find(
-        stationarity,
-        newton,
-        start,
-        args=x0,
-        adjoint=optx.ImplicitAdjoint(linear_solver=linear_solver),
-        max_steps=_MAX_STEPS,
-        throw=False,
-    )
-    return jnp.where(free, solution.value[0], x0)
+def _position(system: System, t, state: State, x):
+    return system.position_constraints(t, _coordinates(system, t, state, x))
 
 
-def _approach(constraint, metric, x0, free, linear_solver):
-    """A point from which Newton's method on the stationarity conditions converges.
-
-    Half steps of sequential quadratic programming without the constraints' curvature: each goes
-    towards the point of the linearized constraints nearest to `x0`, which keeps away from
-    stationary points that are not minima. Newton's method alone fails from far starts.
-    """
-
-    def step(_, x):
-        residual, jac = constraint(x), jnp.where(free, jax.jacfwd(constraint)(x), 0.0)
-        corner = jnp.zeros((residual.size, residual.size), x.dtype)
-        # Held entries leave both blocks: their steps are zero, being of least norm.
-        inner = jnp.where(free & free[:, None], metric, 0.0)
-        matrix = lx.MatrixLinearOperator(jnp.block([[inner, jac.T], [jac, corner]]))
-        rhs = jnp.concatenate([inner @ (x0 - x), -residual])
-        solution = lx.linear_solve(matrix, rhs, linear_solver, throw=False).value
-        return x + 0.5 * solution[: x.size]
-
-    x = jax.lax.fori_loop(0, _APPROACH_STEPS, step, x0)
-    nearer = jnp.linalg.norm(constraint(x)) < jnp.linalg.norm(constraint(x0))
-    return jax.lax.stop_gradient(jnp.where(nearer, x, x0))
+def _velocity(system: System, t, state: State, v):
+    return constraint_residuals(system, t, state.q, v).phi_dot
 
 
-def _independent_rows(constraint, near):
-    """An order of the constraints, those independent where they hold first, and which those are."""
-    there = approach(constraint, near)
-    result = pivoted_rows(unit_rows(jax.jacfwd(constraint)(there))[0])
-    used = jnp.arange(result.sizes.size) < result.rank
-    return jax.lax.stop_gradient((result.order, used))
+def _coordinates(system: System, t, state: State, x):
+    """Coordinates: those searched for, or moved by them where velocities are not their rates."""
+    return _moved(system, t, state.q, x) if has_rate(system) else x
+
+
+_moved = jit(moved, options=BRIEFLY)
+
+
+@jit(options=BRIEFLY)
+def _metric(system: System, program, t, state: State):
+    """The metric of a search, and where it begins."""
+    mass, _ = mass_and_jacobian(system, t, state.q, state.v)
+    if program is not None:
+        return metric_of_all(mass, state.w.size), jnp.concatenate([state.q, state.v, state.w])
+    return mass, jnp.zeros_like(state.v) if has_rate(system) else state.q
+
+
+@jit(options=BRIEFLY)
+def _left(program, t, state: State):
+    return program(t, state.q, state.v, state.w)
+
+
+def _projection(old: State, new: State, before: Violation, after: Violation) -> Projection:
+    if not are_known(old, new):
+        return Projection(new.q - old.q, new.v - old.v, before, after)
+    # By NumPy, which compiles nothing.
+    dq, dv = (np.asarray(b) - np.asarray(a) for a, b in ((old.q, new.q), (old.v, new.v)))
+    return Projection(known_array(dq, dq.dtype), known_array(dv, dv.dtype), before, after)
 
 
 def _required(out: State, residuals, size, tolerance: float, problem: Callable) -> State:
     """`out` if its residuals are small; an error, or NaN while tracing, if they are not."""
-    limit = tolerance * (1 + jnp.max(jnp.abs(jnp.concatenate(size)), initial=0.0))
-    good = jnp.all(jnp.abs(residuals) <= limit)
-    if not are_known(good):
+    known = are_known(residuals, size, tolerance)
+    array = np if known else jnp
+    limit = tolerance * (1 + array.max(array.abs(array.concatenate(size)), initial=0.0))
+    good = array.all(array.abs(array.concatenate(residuals)) <= limit)
+    if not known:
         return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), out)
     if not good:
         raise ConsistencyError(problem(float(limit)))

@@ -55,7 +55,10 @@ def known_array(value, dtype):
     if not are_known(value):
         return jnp.asarray(value, dtype)
     with jax.core.eval_context():
-        return jnp.asarray(value, dtype)
+        if isinstance(value, jax.Array):
+            return jnp.asarray(value, dtype)
+        # Of NumPy's arrays none is converted by a program, which would have to be compiled.
+        return jax.device_put(np.asarray(value, dtype))
 
 
 def as_floats(*values) -> tuple[Any, ...]:

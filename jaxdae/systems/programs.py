@@ -8,34 +8,25 @@ from jaxtyping import Array, Float
 
 from jaxdae.systems.base import State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
-from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian
+from jaxdae.systems.dynamics import constraint_residuals
 
 # psi(t, q, v, w) -> residuals, shape (p,).
 ActuatorProgram = Callable[..., Float[Array, " p"]]
 
 
-def nearest_on_program(nearest, system: System, program: ActuatorProgram, t, state: State, free):
-    r"""The state nearest to a given one on the constraints and on `psi(t, q, v, w) = 0`.
+def with_program(system: System, program: ActuatorProgram, t, state: State, x):
+    """Residuals of constraints and program at `x = (q, v, w)`, which a program couples.
 
-    In the metric `|dq|_M^2 + |dv|_M^2 + |dw|^2`: a program couples all three, so that they move
-    together.
-
-    `nearest(constraint, metric, x0, free)` is the point of `constraint(x) = 0` nearest to `x0`;
-    `free` says which coordinates, at both levels, and actuator states may move, shape `(n + k,)`.
+    They move together, in the metric `|dq|_M^2 + |dv|_M^2 + |dw|^2` of `metric_of_all`.
     """
-    n, k = state.q.size, state.w.size
-    free = jnp.concatenate([free[:n], free])
-    mass, _ = mass_and_jacobian(system, t, state.q, state.v)
-    weight = jax.scipy.linalg.block_diag(mass, mass, jnp.eye(k, dtype=mass.dtype))
+    q, v, w = jnp.split(x, (state.q.size, state.q.size + state.v.size))
+    residuals = constraint_residuals(system, t, q, v)
+    return jnp.concatenate([residuals.phi, residuals.phi_dot, program(t, q, v, w)])
 
-    def constraint(x):
-        q, v, w = jnp.split(x, (n, 2 * n))
-        residuals = constraint_residuals(system, t, q, v)
-        return jnp.concatenate([residuals.phi, residuals.phi_dot, program(t, q, v, w)])
 
-    x0 = jnp.concatenate([state.q, state.v, state.w])
-    x = nearest(constraint, weight, x0, free)
-    return State(*jnp.split(x, (n, 2 * n)))
+def metric_of_all(mass: Float[Array, "n n"], k: int) -> Float[Array, "2n+k 2n+k"]:
+    """The metric in which coordinates, velocities and `k` actuator states move together."""
+    return jax.scipy.linalg.block_diag(mass, mass, jnp.eye(k, dtype=mass.dtype))
 
 
 def check_program_shape(program: ActuatorProgram, t, state: State) -> None:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.compiled import jit
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.systems.dynamics import constraint_residuals
 
 # A least singular value below this is a singular position.
@@ -46,7 +46,7 @@ def nearness(system, t, q, v) -> Nearness:
     return Nearness(float(least), tuple(np.flatnonzero(np.abs(left[:, -1]) > _PART).tolist()))
 
 
-@jit
+@jit(options=BRIEFLY)
 def _scaled_rows(system, t, q, v):
     def jacobian(q):
         return jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)

@@ -2,6 +2,7 @@
 
 from jaxdae import names as _names
 from jaxdae.storage.checkpoints import CheckpointError as CheckpointError
+from jaxdae.tuning.averaging import parameter_average as parameter_average
 from jaxdae.tuning.certificate import (
     Certificate as Certificate,
     certificate as certificate,
@@ -11,6 +12,7 @@ from jaxdae.tuning.conditions import (
     Conditions as Conditions,
     Members as Members,
     perturbed_states as perturbed_states,
+    random_starts as random_starts,
 )
 from jaxdae.tuning.constraints import Equality as Equality, Inequality as Inequality
 from jaxdae.tuning.costs import (
@@ -22,6 +24,10 @@ from jaxdae.tuning.costs import (
     WeightedSum as WeightedSum,
 )
 from jaxdae.tuning.descent import default_optimizer as default_optimizer
+from jaxdae.tuning.growth import (
+    gradient_growth as gradient_growth,
+    GradientGrowth as GradientGrowth,
+)
 from jaxdae.tuning.loop import tune as tune, TuningStep as TuningStep
 from jaxdae.tuning.objectives import (
     Logarithm as Logarithm,
@@ -42,5 +48,6 @@ from jaxdae.tuning.parametrizations import (
 from jaxdae.tuning.problem import LeastSquares as LeastSquares
 from jaxdae.tuning.result import TuningHistory as TuningHistory, TuningResult as TuningResult
 from jaxdae.tuning.risk import CVaR as CVaR
+from jaxdae.tuning.stochastic import Stochastic as Stochastic
 
 __all__ = _names.public(globals())

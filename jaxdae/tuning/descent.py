@@ -1,5 +1,6 @@
 """Descent from several starts at once: pure functions of a state, traced once."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import equinox as eqx
@@ -9,6 +10,7 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, PyTree
 
 from jaxdae.reprs import Module
+from jaxdae.tuning.averaging import averaged
 from jaxdae.tuning.endings import first_true, FLAT, ZERO
 from jaxdae.tuning.problem import (
     Progress,
@@ -79,17 +81,22 @@ def descend(
 
     problem = eqx.combine(arrays, static)
     trial = optax.apply_updates(state.point, state.update)
-    slopes, loss = problem.differentiate(problem.loss, has_aux=True)(trial)
+    objective = partial(problem.loss, step=state.progress.evaluations)
+    slopes, loss = problem.differentiate(objective, has_aux=True)(trial)
     gradient = jax.tree.map(lambda slope, x: slope.astype(x.dtype), slopes, trial)
     norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-    scalar = lambda x: problem.loss(x)[0]  # noqa: E731
+    scalar = lambda x: objective(x)[0]  # noqa: E731
     update, optimizer = problem.optimizer.update(
         gradient, state.optimizer, trial, value=loss, grad=gradient, value_fn=scalar
     )
     accepted = finite & jnp.isfinite(optax.tree.norm(update))
+    count = 1 + _line_searched(optimizer)
     half = jax.tree.map(lambda u: 0.5 * u, state.update)
-    progress = state.progress.seen(trial, loss, finite, 1 + _line_searched(optimizer))
+    optimizer = where(accepted, optimizer, state.optimizer)
+    better = finite & problem.is_better(loss, state.progress.best_loss)
+    best = averaged(optimizer, trial) if problem.key is not None else trial
+    progress = state.progress.seen(best, loss, better, count)
     # From there no optimizer finds anywhere else: it would make all steps in the same place.
     flat = accepted & (state.progress.evaluations == 0) & (norm == 0)
     flat &= optax.tree.norm(update) == 0
@@ -98,13 +105,25 @@ def descend(
     new = DescentState(
         point=where(finite, trial, state.point),
         update=where(accepted, update, where(finite, gradient_step(gradient, norm), half)),
-        optimizer=where(accepted, optimizer, state.optimizer),
+        optimizer=optimizer,
         progress=eqx.tree_at(lambda x: (x.status, x.number), progress, ending),
     )
     running = state.progress.status == 0
     loss, norm = (jnp.where(running, x, jnp.nan) for x in (loss, norm))
     new = where(running, strongly_typed(new), state)
     return strongly_typed(new), Record(loss, norm, running & ~accepted)
+
+
+def validate(
+    static: TuningProblem, arrays: TuningProblem, state: DescentState
+) -> tuple[DescentState, Array]:
+    """The state with the best point by the validation, and what that says of the present one."""
+    problem, progress = eqx.combine(arrays, static), state.progress
+    point = averaged(state.optimizer, state.point)
+    loss = problem.validation_loss(point)
+    better = (progress.status == 0) & jnp.isfinite(loss) & (loss < progress.best_loss)
+    progress = progress.seen(point, loss, better)
+    return strongly_typed(eqx.tree_at(lambda x: x.progress, state, progress)), loss
 
 
 def program(problem: TuningProblem) -> ClosedJaxpr:

@@ -104,6 +104,37 @@ def after_all_steps(
     )
 
 
+# The gradient's norm beyond so many times its median tells that gradients grow along the runs.
+_OUTLIER = 1e4
+
+
+def after_draws(loss: Float[np.ndarray, " rows"], gradient_norm: Float[np.ndarray, " rows"]) -> str:
+    """How the losses of different draws have changed, and how many were not finite, in words."""
+    finite = np.isfinite(loss) & np.isfinite(gradient_norm)
+    seen, count = loss[finite], loss.size - int(finite.sum())
+    tenth = max(seen.size // 10, 1)
+    words = (
+        f"the mean loss of draws fell from {seen[:tenth].mean():.4g} in the first {tenth} to "
+        f"{seen[-tenth:].mean():.4g} in the last"
+    )
+    return words + f"; {count} of {loss.size} were not finite" * bool(count)
+
+
+def outlying_gradients(gradient_norm: Float[np.ndarray, " rows"]) -> str | None:
+    """What gradients that are far larger than most tell, in words."""
+    norms = np.where(np.isfinite(gradient_norm), gradient_norm, 0.0)
+    usual, largest = np.median(norms[norms > 0]) if norms.any() else 0.0, norms.max(initial=0.0)
+    if not largest > _OUTLIER * usual:
+        return None
+    return (
+        f"the gradient's norm at step {int(np.argmax(norms))} is {largest:.3g}, "
+        f"{largest / usual:.1e} times the median: a sum with it loses "
+        f"{np.log10(largest / usual):.0f} digits of others. Gradients of long unstable runs grow; "
+        "`jaxdae.tuning.gradient_growth` measures how fast, `Stochastic(function, horizon=…)` "
+        "begins with shorter runs, and optax.clip_by_global_norm bounds the steps"
+    )
+
+
 def require_a_start(loss: np.ndarray, norm: np.ndarray) -> None:
     """Refuse starts that all fail."""
     if np.any(np.isfinite(loss) & np.isfinite(norm)):

@@ -106,7 +106,8 @@ def advance(static: TuningProblem, arrays: TuningProblem, state: Iterate) -> tup
     polished = _is_finer(problem, state, here) & seen.finite & ~accepted
     local = where(accepted | polished, here, state.local)
     following = jnp.where(usable, following, local.point + gradient_step(local.gradient, norm))
-    progress = state.progress.seen(problem.tree(trial), seen.loss, seen.finite, jnp.asarray(1))
+    lower = seen.finite & (seen.loss < state.progress.best_loss)
+    progress = state.progress.seen(problem.tree(trial), seen.loss, lower, 1)
     progress = eqx.tree_at(
         lambda x: (x.best, x.best_loss),
         progress,

@@ -12,22 +12,32 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.formulations.structure import used_inputs
 from jaxdae.interruptions import heard
 from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_counts, check_least, is_real
 from jaxdae.storage import checkpoints
-from jaxdae.systems.calls import check_instance
+from jaxdae.systems.calls import described
 from jaxdae.tuning import resumption
+from jaxdae.tuning.conditions import check_key
 from jaxdae.tuning.constraints import Constraint
-from jaxdae.tuning.descent import DESCENT
-from jaxdae.tuning.endings import after_all_steps, in_words, require_a_start
+from jaxdae.tuning.descent import DESCENT, validate
+from jaxdae.tuning.endings import (
+    after_all_steps,
+    after_draws,
+    in_words,
+    outlying_gradients,
+    require_a_start,
+)
 from jaxdae.tuning.optimizers import choose, Mode
 from jaxdae.tuning.parametrizations import resolve
-from jaxdae.tuning.problem import Chosen, Record, strongly_typed
+from jaxdae.tuning.problem import Chosen, Record, strongly_typed, TuningProblem
 from jaxdae.tuning.result import TuningHistory, TuningResult
 from jaxdae.tuning.scipy_minimizers import ScipyRun
+from jaxdae.tuning.stochastic import Stochastic
 
 # Both are imported where they are used: many programs that import the package never tune.
 if TYPE_CHECKING:
@@ -60,8 +70,9 @@ class TuningStep(NamedTuple):
             all but one of SciPy's optimizers, which take them in turn.
         gradient_norm: norm of every start's gradient, shape (starts,).
         skipped: which starts had their step refused, shape (starts,).
-        best_loss: smallest loss so far.
+        best_loss: `TuningResult.loss` if the run ended here.
         params: the parameters it belongs to, resolved.
+        validation: of every start, shape (starts,), NaN where it was not asked; `None` without one.
     """
 
     step: int
@@ -70,13 +81,14 @@ class TuningStep(NamedTuple):
     skipped: Bool[np.ndarray, " starts"]
     best_loss: float
     params: PyTree
+    validation: Float[np.ndarray, " starts"] | None = None
 
     def __repr__(self) -> str:
         return shown(self)
 
 
 def tune(
-    objective: "Callable[[PyTree], Float[Array, '']] | OffersResiduals",
+    objective: "Callable[[PyTree], Float[Array, '']] | Stochastic | OffersResiduals",
     params: PyTree,
     *,
     optimizer: "Optimizer" = None,
@@ -87,6 +99,9 @@ def tune(
     starts: int = 1,
     spread: float = 0.5,
     key: Array | None = None,
+    validation: Callable[[PyTree], Float[Array, ""]] | Stochastic | None = None,
+    validation_every: int = 10,
+    patience: int | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
     resume: bool = False,
@@ -109,6 +124,11 @@ def tune(
     not: of a smooth objective "l-bfgs" needs far fewer. `TuningResult.ending`, in `summary()`, says
     how much the loss still fell and how large the gradient still is, and what to do.
 
+    A `Stochastic` objective is drawn anew in each step, for the training of controllers on fresh
+    starts, plants and noise. Of its losses none is the best: the last parameters are returned, or
+    those that `validation` chooses; with `parameter_average` or a schedule-free optimizer of optax
+    their average.
+
     A step whose loss or gradient is not finite is not taken. Levenberg-Marquardt damps the next one
     more, line searches shorten it; with an optimizer of optax, which has no such means, the run
     returns to the last finite point and tries half of the step from it. Where loss and gradient
@@ -118,7 +138,7 @@ def tune(
     Args:
         objective: maps the resolved parameters (parametrizations replaced by their values) to a
             scalar, or has `residuals`; traceable. Its attribute `mode`, if any, says how to
-            differentiate it.
+            differentiate it. `Stochastic(function)` is drawn by `key`.
         params: pytree of parameters.
         optimizer: a name in `jaxdae.tuning.optimizers.OPTIMIZERS` ("lm", "gauss-newton", "l-bfgs",
             "adam", "slsqp", "trust-constr"), any optax optimizer, a solver of optimistix that
@@ -136,7 +156,11 @@ def tune(
         starts: number of starts, run at once, or by SciPy's optimizers in turn. The first is
             `params` itself, the others are normal perturbations of its unconstrained arrays.
         spread: standard deviation of these perturbations; for `Positive`, of the logarithm.
-        key: random key of the perturbations; by default `jax.random.key(0)`.
+        key: random key of the perturbations and of draws; by default `jax.random.key(0)`.
+        validation: objective that the best parameters are chosen by, where an optimizer of optax
+            makes the steps; of a `Stochastic` one the same draws, and the last horizon, each time.
+        validation_every: steps between two validations; the initial parameters are the first.
+        patience: validations without a new best of any start after which the run ends.
         checkpoint: file to save the run in, so that it can be continued. Saved after the first
             evaluation, every `checkpoint_every` steps, on interruption and at the end. Not for
             SciPy's optimizers, which keep their state to themselves.
@@ -156,7 +180,9 @@ def tune(
     Raises:
         ValueError: if nothing is trainable, a setting does not make sense, the objective is not
             a real scalar, it is not finite at any start, there is no such optimizer, it needs
-            residuals and there are none, or a run of SciPy's is to be saved.
+            residuals and there are none, it has no use for draws or a validation, a `Stochastic`
+            objective does not use its key, or a run of SciPy's is to be saved.
+        TypeError: for a key that is none.
         IsADirectoryError: if `checkpoint` is a folder.
         FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
         CheckpointError: if the file to resume from is damaged, belongs to another run, or the
@@ -164,15 +190,15 @@ def tune(
     """
     began = time.perf_counter()
     _check_callable(objective, callback)
-    check_counts(
-        "tune", steps=(steps, 0), starts=(starts, 1), checkpoint_every=(checkpoint_every, 1)
-    )
+    every = {"checkpoint_every": (checkpoint_every, 1), "validation_every": (validation_every, 1)}
+    check_counts("tune", steps=(steps, 0), starts=(starts, 1), **every)
+    _check_validation(validation, patience)
     check_least("tune", spread=(spread, 0))
     _check_tolerance(tolerance)
     file = _File(checkpoint, resume, overwrite, checkpoint_every)
     key = jax.random.key(0) if key is None else key
-    check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
-    chosen = choose(objective, params, optimizer, mode, tolerance, constraints)
+    check_key(key)
+    chosen = choose(objective, params, optimizer, mode, tolerance, constraints, validation, key)
     if chosen.method is None:
         if checkpoint is not None:
             raise ValueError(
@@ -183,9 +209,10 @@ def tune(
         run = ScipyRun(chosen, starts, spread, key, steps)
     else:
         state = chosen.method.initial_state(chosen.problem, starts, spread, key)
-        run = TuningLoop(chosen, state, steps)
+        run = TuningLoop(chosen, state, steps, validation_every, patience)
     seed = np.asarray(jax.random.key_data(key)).tolist()
     search = {"mode": run.problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
+    search |= {} if validation is None else {"validation_every": int(validation_every)}
     with heard(), file.alone():
         file.open(run, chosen, params, search)
         before = run.evaluations
@@ -196,21 +223,27 @@ def tune(
         result = _result(run, chosen, params, _in_words(run, reason), began, before)
     if result.stop_reason in ("stalled", "infeasible"):
         warnings.warn(f"tune: {result.ending}.", stacklevel=2)
+    outlying = outlying_gradients(result.history.gradient_norm)
+    if chosen.problem.key is not None and outlying is not None:
+        warnings.warn(f"tune: {outlying}.", stacklevel=2)
     return result
 
 
 class TuningLoop:
     """All starts at once, one evaluation of each at a time."""
 
-    def __init__(self, chosen: Chosen, state: Any, steps: int):
+    def __init__(
+        self, chosen: Chosen, state: Any, steps: int, every: int = 1, patience: int | None = None
+    ):
         assert chosen.method is not None  # SciPy's minimizers have a run of their own
         self.problem, self.method, self.steps = chosen.problem, chosen.method, steps
+        self.every, self.patience = every, patience
         self.compile_seconds, self._begin = 0.0, state
         # The arrays of the problem are arguments of the compiled step, not constants in it.
         self._arrays, self._static = eqx.partition(self.problem, eqx.is_array)
-        self._history = TuningHistory.empty(steps + 1, state.progress.best_loss.size)
         # One assignment publishes a finished row: an interruption leaves the run consistent.
         self._done = (0, state)
+        self._history = self.like(steps + 1)[1]
 
     @property
     def rows(self) -> int:
@@ -225,12 +258,35 @@ class TuningLoop:
     @property
     def history(self) -> TuningHistory:
         """Finished rows."""
-        return TuningHistory(*(x[: self.rows] for x in self._history))
+        return self._history.until(self.rows)
 
     @property
     def ended(self) -> bool:
         """Whether no start goes on."""
-        return bool(np.all(np.asarray(self.state.progress.status)))
+        return bool(np.all(np.asarray(self.state.progress.status))) or self.out_of_patience
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether so many validations in a row had no new best."""
+        if self.patience is None or self.rows == 0:
+            return False
+        asked, _, best = self._validated()
+        return bool(np.all(asked.size - 1 - best >= self.patience))
+
+    def _validated(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Steps that were validated, what that gave, and of every start which of them is best."""
+        asked, column = np.arange(0, self.rows, self.every), self._history.validation
+        assert column is not None  # there is a validation where it is asked for
+        losses = column[asked]
+        return asked, losses, np.argmin(np.where(np.isfinite(losses), losses, np.inf), axis=0)
+
+    def validation_in_words(self, start: int) -> str:
+        """When the best validation of a start was, and what the last one says."""
+        asked, losses, best = self._validated()
+        return (
+            f"the best validation was {losses[best[start], start]:.4g} at step "
+            f"{asked[best[start]]}, the last of {asked.size} is {losses[-1, start]:.4g}"
+        )
 
     @property
     def evaluations(self) -> int:
@@ -238,11 +294,20 @@ class TuningLoop:
         return int(np.sum(np.asarray(self.state.progress.evaluations)))
 
     def compile(self) -> None:
-        """Make the program of a step."""
+        """Make the programs of a step and of a validation."""
         began = time.perf_counter()
-        step = jax.jit(jax.vmap(partial(self.method.step, self._static), in_axes=(None, 0)))
-        self._step = step.lower(self._arrays, self.state).compile()
+        if self.problem.validation is not None:
+            self._validate = self._traced(validate).lower().compile()
+        step = self._traced(self.method.step)
+        if self.problem.key is not None:
+            _require_draws(self._arrays, step.jaxpr)
+        self._step = step.lower().compile()
         self.compile_seconds = time.perf_counter() - began
+
+    def _traced(self, function: Callable) -> Any:
+        """The program of all starts of a function of one."""
+        one = partial(function, self._static)
+        return jax.jit(partial(_of_all, one)).trace(self._arrays, self.state)
 
     def first_again(self) -> Record:
         """The first evaluation once more, by the objective as it is now."""
@@ -254,17 +319,20 @@ class TuningLoop:
         while self.rows <= self.steps and not self.ended and reason is None:
             row, state = self._done
             state, record = self._step(self._arrays, state)
-            for column, value in zip(self._history, record, strict=True):
-                column[row] = value
+            for name, value in record._asdict().items():
+                getattr(self._history, name)[row] = value
+            column = self._history.validation
+            if column is not None and row % self.every == 0:
+                state, column[row] = self._validate(self._arrays, state)
             if row == 0:
                 require_a_start(self._history.loss[0], self._history.gradient_norm[0])
             self._done = (row + 1, state)
             reason = after()
-        return reason or "steps"
+        return reason or ("patience" if self.out_of_patience else "steps")
 
     def last(self) -> tuple[int, Record]:
         """Number of the last evaluation, and what it was."""
-        return self.rows - 1, Record(*(x[self.rows - 1] for x in self._history))
+        return self.rows - 1, Record(*(x[self.rows - 1] for x in self._history[:3]))
 
     def best(self) -> tuple[int, float, PyTree]:
         """Best start, its loss, and its parameters with parametrizations."""
@@ -300,14 +368,28 @@ class TuningLoop:
 
     def like(self, rows: int) -> tuple[Any, TuningHistory]:
         """Shapes and dtypes of what a checkpoint stores after so many rows."""
-        return self.state, TuningHistory.empty(rows, self.state.progress.best_loss.size)
+        starts, validated = self.state.progress.best_loss.size, self.problem.validation is not None
+        return self.state, TuningHistory.empty(rows, starts, validated=validated)
 
     def restore(self, rows: int, state: Any, stored: TuningHistory) -> None:
         """Go on from the contents of a checkpoint."""
         _, self._history = self.like(max(rows, self.steps + 1))
-        for column, part in zip(self._history, stored, strict=True):
+        pairs = zip(jax.tree.leaves(self._history), jax.tree.leaves(stored), strict=True)
+        for column, part in pairs:
             column[:rows] = part
         self._done = (rows, strongly_typed(state))
+
+
+def _of_all(function: Callable, arrays: PyTree, states: PyTree) -> Any:
+    """A function of one start for all of them.
+
+    A single one takes no axis of its own: the runs of an objective are often a batch already, and
+    are slower with another axis.
+    """
+    if jax.tree.leaves(states)[0].shape[0] > 1:
+        return jax.vmap(function, in_axes=(None, 0))(arrays, states)
+    out = function(arrays, jax.tree.map(lambda x: x[0], states))
+    return jax.tree.map(lambda x: x[None], out)
 
 
 class _File:
@@ -381,7 +463,9 @@ def _loop(run: TuningLoop | ScipyRun, file: _File, progress: bool, callback) -> 
                 return None
             row, record = run.last()
             _, loss, params = run.best()
-            stops = callback(TuningStep(row, *record, loss, resolve(params)))
+            asked = run.history.validation
+            validation = None if asked is None else asked[row]
+            stops = callback(TuningStep(row, *record, loss, resolve(params), validation))
             return "callback" if stops else None
 
         try:
@@ -393,18 +477,22 @@ def _loop(run: TuningLoop | ScipyRun, file: _File, progress: bool, callback) -> 
 
 def _in_words(run: TuningLoop | ScipyRun, reason: str) -> tuple[str, str]:
     """Why the run stopped, in a word and in words."""
-    ending = run.ending(run.best()[0])
-    if (
-        ending[0] == reason == "steps"
-        and run.rows > 1
-        and isinstance(run, TuningLoop)
-        and run.method is DESCENT
-    ):
-        history = run.history.of_start(run.best()[0])
-        return reason, after_all_steps(history.loss, history.gradient_norm)
-    if reason == "steps" or ending[0] == "infeasible":
+    start = run.best()[0]
+    reached, words = run.ending(start)
+    loop = run if isinstance(run, TuningLoop) else None
+    if loop is not None and loop.method is DESCENT and reached == reason == "steps":
+        history, after = run.history.of_start(start), after_all_steps
+        if run.problem.key is not None:
+            after = after_draws
+        words = after(history.loss, history.gradient_norm) if run.rows > 1 else words
+    if loop is not None and run.problem.validation is not None:
+        validated = loop.validation_in_words(start)
+        if reason == "patience":
+            return reason, validated
+        words = f"{words}; {validated}"
+    if reason == "steps" or reached == "infeasible":
         # The best start may have ended while others went on.
-        return ending
+        return reached, words
     return reason, "the callback returned True"
 
 
@@ -418,14 +506,15 @@ def _result(
 ) -> TuningResult:
     start, loss, raw = run.best()
     histories, objective = run.history, run.problem.objective
-    history = TuningHistory(*(x[: run.rows_of(start)] for x in histories.of_start(start)))
+    history = histories.of_start(start).until(run.rows_of(start))
+    first = histories.loss if histories.validation is None else histories.validation
     residuals, jacobian = run.fit(start)
     return TuningResult(
         params=resolve(raw),
         raw=raw,
         initial_params=resolve(params),
         loss=loss,
-        initial_loss=float(histories.loss[0, 0]),
+        initial_loss=float(first[0, 0]),
         history=history,
         histories=histories,
         best_start=start,
@@ -470,6 +559,29 @@ def _check_callable(objective: Any, callback: Any) -> None:
     if callback is not None and not callable(callback):
         raise ValueError(
             f"tune: callback is a {type(callback).__name__}, must be a function of a TuningStep."
+        )
+
+
+def _check_validation(validation: Any, patience: Any) -> None:
+    if validation is not None and not callable(validation):
+        raise ValueError(
+            f"tune: validation is {described(validation)}, must be a function of the parameters, "
+            "such as a SimulationObjective of starts that are not tuned on."
+        )
+    if patience is None:
+        return
+    check_counts("tune", patience=(patience, 1))
+    if validation is None:
+        raise ValueError("tune: `patience` counts validations: give `validation`.")
+
+
+def _require_draws(arrays: TuningProblem, program: ClosedJaxpr) -> None:
+    """Refuse an objective whose program, of these arrays and a state, does not use the key."""
+    used = used_inputs(program)[: len(jax.tree.leaves(arrays))]
+    if not jax.tree.unflatten(jax.tree.structure(arrays), used).key:
+        raise ValueError(
+            "tune: the Stochastic objective does not use its key, so that all steps would be the "
+            "same; draw by it, with jax.random or random_starts, or leave `Stochastic` out."
         )
 
 

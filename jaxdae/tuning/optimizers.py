@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optimistix as optx
 from jax.flatten_util import ravel_pytree
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from jaxdae.names import unknown_name
 from jaxdae.tuning import damping, iteration
@@ -16,6 +16,7 @@ from jaxdae.tuning.constraints import check_constraints
 from jaxdae.tuning.descent import default_optimizer, DESCENT
 from jaxdae.tuning.iteration import ITERATION
 from jaxdae.tuning.problem import Chosen, split, TuningProblem
+from jaxdae.tuning.stochastic import Stochastic, stochastic_optimizer
 
 Mode = Literal["auto", "forward", "reverse"]
 
@@ -73,11 +74,20 @@ def choose(
     mode: Mode = "auto",
     tolerance: float | None = None,
     constraints: Any = (),
+    validation: Any = None,
+    key: Array | None = None,
 ) -> Chosen:
     """The optimizer that was asked for, or the one that suits the objective."""
     derivatives = check_mode(objective, mode)
     problem = TuningProblem(objective, *split(params), None, derivatives)
-    problem = dataclasses.replace(problem, constraints=check_constraints(constraints))
+    keys = (None, None) if key is None else drawing_keys(key, objective, validation)
+    problem = dataclasses.replace(
+        problem,
+        constraints=check_constraints(constraints),
+        key=keys[0],
+        validation=validation,
+        validation_key=keys[1],
+    )
     point = ravel_pytree(problem.trained)[0]
     epsilon = float(jnp.finfo(point.dtype).eps)
     if optimizer is None:
@@ -88,12 +98,25 @@ def choose(
         if name not in OPTIMIZERS:
             raise ValueError(f"tune: {unknown_name('optimizer', name, OPTIMIZERS)}")
         title, made = OPTIMIZERS[name].title, OPTIMIZERS[name].make(epsilon)
+        if name == "adam" and problem.key is not None:
+            title, made = "Adam with a rate that falls with the steps", stochastic_optimizer()
     else:
         title, made = _title(name), name
         tolerance = getattr(name, "rtol", None) if tolerance is None else tolerance
     tolerance = epsilon**0.5 if tolerance is None else float(tolerance)
     problem = dataclasses.replace(problem, tolerance=tolerance)
     return Chosen(*_driven(problem, made, title, point.size, mode), f"{title}, {why}")
+
+
+def drawing_keys(key: Array, objective: Any, validation: Any) -> tuple[Array | None, Array | None]:
+    """Keys of the draws of an objective and of a validation, `None` for those that draw nothing."""
+    if not (isinstance(objective, Stochastic) or isinstance(validation, Stochastic)):
+        return None, None
+    training, validating = jax.random.split(key)
+    return (
+        training if isinstance(objective, Stochastic) else None,
+        validating if isinstance(validation, Stochastic) else None,
+    )
 
 
 def check_mode(objective: Any, mode: str) -> str:
@@ -116,8 +139,12 @@ def _suitable(problem: TuningProblem, size: int) -> tuple[str, str]:
     if problem.constraints:
         names = ", ".join(x.name for x in problem.constraints)
         return "slsqp", f"because there are constraints ({names})"
+    if problem.key is not None:
+        return "adam", "because the objective is drawn anew in each step"
     if not _offers_residuals(problem.objective):
         return "adam", "because the objective offers no residuals"
+    if problem.validation is not None:
+        return "adam", "because a validation chooses the best parameters"
     try:
         count = _residual_struct(problem).size
     except NotImplementedError as error:
@@ -137,6 +164,8 @@ def _driven(problem: TuningProblem, optimizer: Any, title: str, size: int, mode:
     """The problem with its optimizer, and the method that drives it."""
     import optax
 
+    if not isinstance(optimizer, optax.GradientTransformation):
+        _refuse_draws(problem, title)
     if isinstance(optimizer, str):  # of SciPy
         return dataclasses.replace(problem, optimizer=optimizer), None
     if problem.constraints:
@@ -164,6 +193,21 @@ def _driven(problem: TuningProblem, optimizer: Any, title: str, size: int, mode:
         cheaper = "forward" if size <= struct.size else "reverse"
         problem = dataclasses.replace(problem, mode=cheaper)
     return dataclasses.replace(problem, residuals_of=struct), ITERATION
+
+
+def _refuse_draws(problem: TuningProblem, title: str) -> None:
+    """Refuse optimizers that compare losses, or choose the best by them."""
+    remedy = 'choose "adam", or an optimizer of optax'
+    if problem.key is not None:
+        raise ValueError(
+            f"tune: {title} compares losses, and those of different draws of a Stochastic "
+            f"objective cannot be compared; {remedy}, or draw once, outside of the objective."
+        )
+    if problem.validation is not None:
+        raise ValueError(
+            f"tune: {title} chooses the best parameters by the objective, not by a validation; "
+            f"{remedy}, or leave `validation` out and evaluate it at the result."
+        )
 
 
 def _offers_residuals(objective: Any) -> bool:

@@ -1,7 +1,7 @@
 """What is tuned: an objective of the trained part of a pytree, its residuals, and derivatives."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, cast, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from jaxdae.reprs import Module
 from jaxdae.systems.calls import traced_in_words
 from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.parametrizations import resolve, trainable
+from jaxdae.tuning.stochastic import LAST_STEP, Stochastic
 
 
 class LeastSquares(Module):
@@ -67,9 +68,8 @@ class Progress(Module):
         count, number = jnp.zeros(starts, int), jnp.full(starts, jnp.inf, jnp.result_type(float))
         return cls(points, number, count, count, number)
 
-    def seen(self, point: PyTree, loss: Array, finite: Array, evaluations: Array) -> "Progress":
-        """After one more evaluation; best where it is finite and lower."""
-        better = finite & (loss < self.best_loss)
+    def seen(self, point: PyTree, loss: Array, better: Array, evaluations: Any = 0) -> "Progress":
+        """After some more evaluations, with another best point where it is better."""
         return Progress(
             where(better, point, self.best),
             jnp.where(better, loss, self.best_loss),
@@ -104,28 +104,45 @@ class TuningProblem(Module):
     # Shape and type of the residuals an optimizer of least squares works on.
     residuals_of: jax.ShapeDtypeStruct | None = eqx.field(static=True, default=None)
     constraints: tuple[Constraint, ...] = ()  # what an optimizer that takes them must keep
+    key: Array | None = None  # of the draws of a `Stochastic` objective
+    validation: Any = None  # what the best parameters are chosen by, if not by the objective
+    validation_key: Array | None = None  # of its draws, if it is `Stochastic`
 
     def params(self, trained: PyTree) -> PyTree:
         """All parameters, parametrizations kept, from their trained part."""
         return eqx.combine(trained, self.frozen)
 
-    def loss(self, trained: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Objective at a trained part, and once more as what comes beside its derivative."""
+    def loss(self, trained: PyTree, step: Any = 0) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Objective at a trained part, and once more as what comes beside its derivative.
+
+        Args:
+            trained: arrays that are varied.
+            step: number of the step, which a `Stochastic` objective is drawn for.
+        """
         objective = self.objective
         if not callable(objective):
             total = jnp.sum(self.residuals(trained)[0] ** 2)
             return total, total
-        loss = traced_in_words("the objective", objective, resolve(self.params(trained)))
-        if loss is None:
-            raise ValueError("tune: the objective returned nothing; end it with `return …`.")
-        loss = jnp.asarray(loss)
-        if loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
-            raise ValueError(
-                f"tune: the objective returned {loss.dtype}{list(loss.shape)}, needs a real "
-                "floating-point scalar; sum or average its entries, or write "
-                "LeastSquares(objective) for the sum of their squares."
-            )
+        if self.key is not None:
+            objective = cast(Stochastic, objective).drawn(self.key, step)
+        loss = _scalar("objective", objective, resolve(self.params(trained)))
         return loss, loss
+
+    def validation_loss(self, trained: PyTree) -> Float[Array, ""]:
+        """What a trained part is validated by; of a `Stochastic` function the same draws always."""
+        validation: Any = self.validation
+        if self.validation_key is not None:
+            validation = validation.drawn(self.validation_key, LAST_STEP)
+        return _scalar("validation", validation, resolve(self.params(trained)))
+
+    def is_better(self, loss: Array, best: Array) -> Array:
+        """Whether a finite loss at another point makes that the best one.
+
+        Losses of different draws cannot be compared: without a validation the last point is it.
+        """
+        if self.validation is not None:
+            return jnp.asarray(False)
+        return jnp.asarray(True) if self.key is not None else loss < best
 
     @property
     def differentiate(self) -> Callable:
@@ -175,6 +192,23 @@ class TuningProblem(Module):
         updates = jax.vmap(unravel)(noise.at[0].set(0.0))
         point = jax.tree.map(lambda x: jnp.broadcast_to(x, (starts, *x.shape)), self.trained)
         return point, updates
+
+
+def _scalar(what: str, function: Callable, params: PyTree) -> Float[Array, ""]:
+    """The value of an objective or of a validation."""
+    loss = traced_in_words(f"the {what}", function, params)
+    if loss is None:
+        raise ValueError(f"tune: the {what} returned nothing; end it with `return …`.")
+    loss = jnp.asarray(loss)
+    if loss.shape == () and jnp.issubdtype(loss.dtype, jnp.floating):
+        return loss
+    remedy = "sum or average its entries"
+    if what == "objective":
+        remedy += ", or write LeastSquares(objective) for the sum of their squares"
+    raise ValueError(
+        f"tune: the {what} returned {loss.dtype}{list(loss.shape)}, needs a real floating-point "
+        f"scalar; {remedy}."
+    )
 
 
 class Chosen(NamedTuple):

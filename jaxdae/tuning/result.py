@@ -19,20 +19,28 @@ class TuningHistory(NamedTuple):
         gradient_norm: Euclidean norm of the gradient with respect to the unconstrained arrays.
         skipped: whether the row was refused because its loss or gradient was not finite, or the
             optimizer's step from it was not.
+        validation: the validation of the last point that was not refused, NaN in rows that it was
+            not asked in; `None` without a validation.
     """
 
     loss: Float[np.ndarray, "rows *starts"]
     gradient_norm: Float[np.ndarray, "rows *starts"]
     skipped: Bool[np.ndarray, "rows *starts"]
+    validation: Float[np.ndarray, "rows *starts"] | None = None
 
     def __repr__(self) -> str:
         return shown(self)
 
     @classmethod
-    def empty(cls, rows: int, starts: int) -> "TuningHistory":
+    def empty(cls, rows: int, starts: int, *, validated: bool = False) -> "TuningHistory":
         """Rows that are still to be filled."""
         shape = (rows, starts)
-        return cls(np.zeros(shape), np.zeros(shape), np.zeros(shape, bool))
+        asked = np.full(shape, np.nan) if validated else None
+        return cls(np.zeros(shape), np.zeros(shape), np.zeros(shape, bool), asked)
+
+    def until(self, rows: int) -> "TuningHistory":
+        """The first rows."""
+        return jax.tree.map(lambda x: x[:rows], self)
 
     def of_start(self, start: int) -> "TuningHistory":
         """The columns of one start.
@@ -43,19 +51,23 @@ class TuningHistory(NamedTuple):
         Returns:
             A history of arrays with shape (rows,).
         """
-        return TuningHistory(*(x[:, start] for x in self))
+        return jax.tree.map(lambda x: x[:, start], self)
 
 
 @dataclass(frozen=True)
 class TuningResult:
     """The best parameters seen by `tune`, and how they were found.
 
+    Best are those of the smallest loss; with a validation, of its smallest value; of a `Stochastic`
+    objective without one, the last.
+
     Attributes:
         params: best parameters, every parametrization replaced by its value.
         raw: best parameters with their parametrizations; pass them to `tune` to go on.
         initial_params: the initial parameters, resolved.
-        loss: objective at `params`.
-        initial_loss: objective at `initial_params` (not finite if that start failed).
+        loss: objective at `params`; with a validation, what that says of them; of a `Stochastic`
+            objective without one, the draw of the last step.
+        initial_loss: the same at `initial_params` (not finite if that start failed).
         history: rows of the best start, until it ended, arrays of shape (rows,).
         histories: rows of all starts, arrays of shape (steps + 1, starts).
         best_start: index of the best start.
@@ -63,7 +75,7 @@ class TuningResult:
         evaluations: of the objective with its derivatives in this call, all starts together, those
             that line searches make included; none after a start has ended.
         skipped: refused rows of the best start.
-        stop_reason: "converged", "stalled", "infeasible", "steps" or "callback".
+        stop_reason: "converged", "stalled", "infeasible", "steps", "patience" or "callback".
         ending: the same in words, with the number that was compared with a tolerance.
         method: which optimizer it was, and why.
         residuals: at `params`, shape (m,), from an optimizer of least squares; else `None`.

@@ -65,7 +65,12 @@ def fingerprint(
     assert method is not None  # `tune` saves no runs of SciPy's
     program, optimizer = method.program(problem), method.memory(state)
     trained, objective = problem.trained, problem.objective
-    name = getattr(objective, "__qualname__", type(objective).__name__)
+    if problem.validation is not None:
+        search = {
+            "validation": _name(problem.validation),
+            "data of the validation": _digest(*_contents(problem.validation)),
+            **search,
+        }
     return {
         "trained parameters": _shapes(trained),
         "structure of the parameters": _digest(_sanitized(jax.tree.structure(params))),
@@ -75,10 +80,15 @@ def fingerprint(
             *_contents(optimizer), _sanitized(program), *_contents(_constants(program))
         ),
         "tolerance": problem.tolerance,
-        "objective": f"{name} {getattr(objective, 'budget', '')}".strip(),
+        "objective": _name(objective),
         "data of the objective": _digest(*_contents(objective)),
         **search,
     }
+
+
+def _name(objective: Any) -> str:
+    name = getattr(objective, "__qualname__", type(objective).__name__)
+    return f"{name} {getattr(objective, 'budget', '')}".strip()
 
 
 def _shapes(tree: PyTree) -> dict[str, str]:

@@ -111,7 +111,7 @@ class ScipyRun:
         """Number of the last evaluation, and what it was, NaN of starts that are not running."""
         row, others = len(self._seen[self._running]) - 1, np.arange(len(self._seen))
         others = others != self._running
-        loss, norm, skipped = (x[row] for x in self.history)
+        loss, norm, skipped = (x[row] for x in self.history[:3])
         nan = np.where(others, np.nan, 0.0)
         return row, Record(loss + nan, norm + nan, skipped & ~others)
 

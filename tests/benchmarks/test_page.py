@@ -72,8 +72,19 @@ def test_every_code_of_a_file_stands_on_the_page(timings, name):
 
 def test_the_page_takes_everything_from_files(timings):
     page = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert set(re.findall(r"{{ timings (\w+) }}", page)) == set(timings.MAKERS)
+    both = page + (ROOT / "docs" / "howto" / "solver.md").read_text()
+    assert set(re.findall(r"{{ timings (\w+) }}", both)) == set(timings.MAKERS)
     assert set(timings.SECTIONS.values()) < set(re.findall(r"^## (.*)$", page, re.MULTILINE))
+
+
+def test_multistep_codes_are_faster_where_the_page_of_solvers_says_it(timings):
+    """On the wheelset alone, and slower there than a one-step code."""
+    lines = [x.strip("| ").split(" | ") for x in timings.multistep().splitlines()[2:]]
+    faster = [x for x in lines if "**" in x[-1]]
+    assert {x[0] for x in faster} == {"wheelset"}
+    for *_, one_step, multistep in faster:
+        ratios = [float(x.split(": ")[1].strip("*")) for x in (one_step, multistep)]
+        assert ratios[0] < ratios[1]
 
 
 def test_from_where_lapack_is_called_is_what_the_page_says():

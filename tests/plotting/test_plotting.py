@@ -51,6 +51,20 @@ def test_tuning_shows_loss_and_gradient_norm_on_logarithmic_axes():
     np.testing.assert_array_equal(xy(figure.axes[0], "loss")[1], history["loss"])
 
 
+def test_validations_stand_beside_the_loss():
+    loss, asked = 2.0 ** -np.arange(6.0), np.array([1.0, np.nan, np.nan, 0.5, np.nan, np.nan])
+    figure = plot_tuning({"loss": loss, "validation": asked})
+    assert ylabels(figure) == ["loss"]
+    assert legend(figure.axes[0]) == ["loss", "validation"]
+    steps, drawn = xy(figure.axes[0], "validation")
+    np.testing.assert_array_equal(steps, [0, 3])
+    np.testing.assert_array_equal(drawn, [1.0, 0.5])
+    below = plot_tuning({"loss": loss, "validation": asked - 0.7})
+    assert below.axes[0].get_yscale() == "linear"
+    starts = plot_tuning({"loss": np.ones((6, 2)), "validation": np.stack([asked, asked], axis=1)})
+    assert legend(starts.axes[0])[-2:] == ["validation 1", "validation 2"]
+
+
 def test_series_have_a_panel_each_with_its_scale():
     sigma = np.stack([1.0 + TIMES, 2.0 - 0.5 * TIMES], axis=1)
     panels = {"singular values": sigma, "distance [m]": {"to the boundary": 1.5 - TIMES}}

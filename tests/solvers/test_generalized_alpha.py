@@ -1,5 +1,6 @@
 """Generalized-alpha: order, damping, constraints at both levels, step control, derivatives."""
 
+from functools import partial
 from typing import Any
 
 import diffrax
@@ -151,8 +152,10 @@ def test_velocity_constraints_actuators_and_everything_else(everything, index, b
 @pytest.mark.slow
 def test_a_jump_of_an_input_that_is_declared():
     class Pushed(DrivenPendulum):
+        size: Any = 1.0
+
         def force(self, t, q, v, w, u):
-            return jnp.array([1.0, 0.0]) * u
+            return jnp.stack([self.size, 0.0]) * u
 
     def control(t, q, v, w):
         return jnp.where(t < 0.4737, 0.0, 3.0)
@@ -168,6 +171,17 @@ def test_a_jump_of_an_input_that_is_declared():
     np.testing.assert_allclose(found.q, exact.q, atol=5e-5)  # 300 tolerances
     # No steps are lost at the jump.
     assert int(found.stats["num_steps"]) < 1.2 * int(smooth.stats["num_steps"])
+
+    def end(size, backend, adjoint=None):
+        steps = clipped(diffrax.PIDController(rtol=1e-4, atol=1e-4))
+        how = {"stepsize_controller": steps, "backend": backend, "adjoint": adjoint}
+        return run(Pushed(size=size), SWINGING, **how, **options).q[-1, 0]
+
+    # Steps begin anew at the jump, on the way back, too.
+    slopes = [jax.jit(jax.grad(partial(end, backend=x)))(1.0) for x in ("native", "plain")]
+    ahead = partial(end, backend="native", adjoint=diffrax.ForwardMode())
+    slopes.append(jax.jit(jax.jacfwd(ahead))(1.0))
+    np.testing.assert_allclose(slopes, slopes[0], rtol=1e-10)
 
 
 @pytest.mark.slow

@@ -104,3 +104,18 @@ def test_integers_of_an_open_loop_count_turns_or_have_limits():
     shape = jax.ShapeDtypeStruct((1,), np.float64)
     with pytest.raises(UnsupportedOperationError, match="integers beyond"):
         scalarize(doubled, shape, loops=True, open_ended=True)
+
+
+def test_long_sides_of_conditions_are_left_out_where_they_are_not_taken():
+    def long(x):
+        for _ in range(300):
+            x = jnp.sin(x)
+        return x
+
+    def sides(x):
+        return jax.lax.cond(x[0] > 1.0, long, lambda x: 2 * x, x)
+
+    shape = jax.ShapeDtypeStruct((1,), np.float64)
+    always, where_taken = (scalarize(sides, shape, loops=True, open_ended=x) for x in (False, True))
+    outside = [len(x.graph.needed(x.outputs)) for x in (always, where_taken)]
+    assert outside[0] > 300 > 30 > outside[1]

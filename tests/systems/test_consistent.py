@@ -158,6 +158,21 @@ def test_dependent_constraints_give_the_point_that_one_of_them_gives(repeated_ro
     np.testing.assert_allclose(three.v, one.v, **SOLVED)
 
 
+def test_numpy_and_a_program_find_the_same_state(repeated_rod, everything):
+    """Of what is known and of what JAX traces, also with entries held and dependent constraints."""
+    three, full = np.array([0.8, -1.1, 0.5]), {"t": 0.3, "w": jnp.ones(1)}
+    cases = (
+        (repeated_rod((1.0, 2.0, -0.5)), Q0, V0, {}),
+        (Circle(), Q0, V0, {"fixed": ["x"]}),
+        (everything, three, np.array([0.4, -0.3, 0.2]), full),
+    )
+    for system, q, v, more in cases:
+        known = consistent_state(system, q, v, **more)
+        traced = jax.jit(lambda q, v, s=system, m=more: consistent_state(s, q, v, **m))(q, v)
+        np.testing.assert_allclose(known.q, traced.q, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(known.v, traced.v, rtol=0, atol=1e-12)
+
+
 def test_singular_mass_matrix_moves_only_what_has_no_inertia(massless):
     """Where moving y costs nothing, y alone moves onto y = x^2 / 2."""
     out = consistent_state(massless, Q0, V0)

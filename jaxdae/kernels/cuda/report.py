@@ -14,7 +14,7 @@ from jaxdae.kernels.cuda.assembler import assemble, AssemblerMissingError, Resou
 from jaxdae.kernels.cuda.ptx import DeviceKernel
 from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.emission.instructions import angles_of_both
-from jaxdae.kernels.graph.array_calls import Factorization, Map, Product
+from jaxdae.kernels.graph.array_calls import Factorization, Map, OntoRow, Product, Row
 from jaxdae.kernels.graph.expressions import CALL, CONSTANT, INPUT, RESULT
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing.subprograms import ScalarProgram, Subprogram
@@ -164,6 +164,10 @@ def operations(callee: Any, dtype: np.dtype) -> int:
         return 2 * callee.size**3 * callee.parts**2
     if isinstance(callee, Map):
         return callee.size * _operation(callee.operation, dtype)
+    if isinstance(callee, Row):
+        return callee.size
+    if isinstance(callee, OntoRow):
+        return callee.rows * callee.size
     if isinstance(callee, Subprogram):
         return (callee.entries or 1) * _of_program(callee.program, dtype)
     # Of a loop; of one without an end at least one turn.

@@ -15,10 +15,21 @@ from jaxdae.kernels.emission.loops import (
     loop_name,
     map_function,
     map_name,
+    onto_row_function,
     product_function,
     product_name,
+    row_function,
+    row_name,
 )
-from jaxdae.kernels.graph.array_calls import are_consecutive, Factorization, LARGE, Map, Product
+from jaxdae.kernels.graph.array_calls import (
+    are_consecutive,
+    Factorization,
+    LARGE,
+    Map,
+    OntoRow,
+    Product,
+    Row,
+)
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
@@ -134,7 +145,7 @@ def _copied(program: ScalarProgram, nodes: list[int], shared: list[bool]):
 
 # Functions of programs.
 
-Callee = Subprogram | Product | Factorization | Loop | Map
+Callee = Subprogram | Product | Factorization | Loop | Map | Row | OntoRow
 
 
 def library(
@@ -284,7 +295,9 @@ class _FunctionWriter(Writer):
             return tuple(x and i not in handed for i, x in enumerate(shared))
         if isinstance(callee, Map):
             return tuple(x and not one for x, one in zip(shared, callee.single, strict=True))
-        if isinstance(callee, Factorization):
+        if isinstance(callee, Row):
+            return shared[0], False
+        if isinstance(callee, Factorization | OntoRow):
             return (False,) * len(shared)
         return tuple(shared)
 
@@ -292,7 +305,9 @@ class _FunctionWriter(Writer):
         """Name of the function that is called, which is written where it is not of a program."""
         if isinstance(callee, Subprogram):
             return callee.name
-        names: dict[Any, Any] = {Product: product_name, Map: map_name, Loop: loop_name}
+        names: dict[Any, Any] = {
+            Product: product_name, Map: map_name, Loop: loop_name, Row: row_name,
+        }  # fmt: skip
         make, beside = names.get(type(callee)), self._library.beside
         name = callee.name if make is None else make(callee, shared)
         if name not in beside:
@@ -307,6 +322,10 @@ class _FunctionWriter(Writer):
             return factorization_function(callee, *kind, wide)
         if isinstance(callee, Map):
             return map_function(callee, shared, *kind, wide)
+        if isinstance(callee, Row):
+            return row_function(callee, shared, *kind)
+        if isinstance(callee, OntoRow):
+            return onto_row_function(callee, *kind)
         turn, constants = callee.turn.name, shared[: callee.constants]
         if any(constants):
             turn = f"{turn}_{name.rsplit('_', 1)[1]}"

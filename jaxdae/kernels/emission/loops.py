@@ -1,4 +1,4 @@
-"""Loops on arrays in memory: dense products, operations on each entry, turns of a program."""
+"""Loops on arrays in memory: products, operations on each entry, rows by index, turns."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdae.kernels.graph.array_calls import Map, MatrixLayout, Product
+from jaxdae.kernels.graph.array_calls import Map, MatrixLayout, OntoRow, Product, Row
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Number
@@ -225,6 +225,57 @@ def _row_times_matrix(product: Product, width: int, dtype: Any, register_width: 
 
     w.for_each(product.shape[2], entry)
     return w
+
+
+# Rows of tables, lane by lane: each has its own.
+
+
+def row_name(one: Row, shared: tuple[bool, ...]) -> str:
+    """Name of the function for a table that all lanes share, or of which each has its own."""
+    return f"{one.name}_{'s' if shared[0] else 'v'}"
+
+
+def row_function(one: Row, shared: tuple[bool, ...], width: int, dtype: Any) -> Definition:
+    """The function `@name(pointer to the table, pointer to the number, pointer to the row)`."""
+    w = Writer(width, dtype)
+    with w.turns(0, width) as lanes:
+        first = _first_of_row(w, one.size, lanes.index)
+        with w.turns(0, one.size) as entries:
+            place = w.put("i64", f"add i64 {first}, {entries.index}")
+            place = place if shared[0] else _of_lane(w, place, lanes.index)
+            value = w.load(w.scalar, w.place(w.scalar, "%a", place))
+            w.store(
+                w.scalar, value, w.place(w.scalar, "%c", _of_lane(w, entries.index, lanes.index))
+            )
+    return w.define(row_name(one, shared), _PARAMETERS, attributes="noinline ")
+
+
+def onto_row_function(one: OntoRow, width: int, dtype: Any) -> Definition:
+    """The function `@name(pointer to the row, pointer to the number, pointer to the table)`."""
+    w = Writer(width, dtype)
+    with w.turns(0, one.rows * one.size) as every:
+        w.store(w.vector, "zeroinitializer", w.place(w.vector, "%c", every.index))
+    with w.turns(0, width) as lanes:
+        first = _first_of_row(w, one.size, lanes.index)
+        with w.turns(0, one.size) as entries:
+            place = w.put("i64", f"add i64 {first}, {entries.index}")
+            value = w.load(
+                w.scalar, w.place(w.scalar, "%a", _of_lane(w, entries.index, lanes.index))
+            )
+            w.store(w.scalar, value, w.place(w.scalar, "%c", _of_lane(w, place, lanes.index)))
+    return w.define(one.name, _PARAMETERS, attributes="noinline ")
+
+
+def _first_of_row(w: Writer, size: int, lane: str) -> str:
+    """Number of the first entry of the row of a lane."""
+    number = w.load(w.scalar, w.place(w.scalar, "%b", lane))
+    return w.put("i64", f"mul i64 {w.put('i64', f'fptosi {w.scalar} {number} to i64')}, {size}")
+
+
+def _of_lane(w: Writer, entry: str, lane: str) -> str:
+    """Number of what a lane has of an entry."""
+    first = w.put("i64", f"mul i64 {entry}, {w.width}")
+    return w.put("i64", f"add i64 {first}, {lane}")
 
 
 # Turns of one program.

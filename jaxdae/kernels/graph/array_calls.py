@@ -1,4 +1,4 @@
-"""Calls on arrays in memory: products and factors of dense matrices, operations on many numbers."""
+"""Calls on arrays in memory: dense products and factors, operations on many numbers, rows."""
 
 from typing import NamedTuple
 
@@ -153,6 +153,57 @@ class Factorization(NamedTuple):
     def results(self) -> list[jax.ShapeDtypeStruct]:
         """Shapes of what a call gives."""
         return [jax.ShapeDtypeStruct((self.parts * self.size,) * 2, np.float64)] * 2
+
+
+# Rows of tables, such as inputs on a grid of times.
+
+
+class Row(NamedTuple):
+    """One row of a table, by its number.
+
+    Called with all entries by rows, and the number, which is one of a row.
+
+    Args:
+        rows: of the table.
+        size: entries of a row.
+    """
+
+    rows: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Of its function, but for which of its arguments all lanes share."""
+        return f"row_{self.rows}_{self.size}"
+
+    @property
+    def results(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes of what a call gives."""
+        return [jax.ShapeDtypeStruct((self.size,), np.float64)]
+
+
+class OntoRow(NamedTuple):
+    """A table of zeros but for one row: the transpose of `Row`.
+
+    Called with the entries of that row, and its number.
+
+    Args:
+        rows: of the table.
+        size: entries of a row.
+    """
+
+    rows: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Of its function."""
+        return f"onto_row_{self.rows}_{self.size}"
+
+    @property
+    def results(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes of what a call gives."""
+        return [jax.ShapeDtypeStruct((self.rows, self.size), np.float64)]
 
 
 # Operations on each of many numbers, such as those of a layer of a network.

@@ -47,8 +47,18 @@ def adjoint_steps(
 
 
 def _entries(run: Any) -> int:
-    """Numbers that are kept of a fixed step: the state at its beginning, and rates."""
-    return run.problem.states * (1 + run.problem.method.evaluations(run.saving.times))
+    """Numbers that are kept of a fixed step: what it begins from, and rates."""
+    return _whole(run) + run.problem.states * run.problem.method.evaluations(run.saving.times)
+
+
+def _whole(run: Any) -> int:
+    """Numbers that a step begins from: the state, and behind it what the last step left."""
+    return run.problem.states + run.problem.remembered
+
+
+def _logged(run: Any) -> int:
+    """Numbers kept of an adaptive step: its ends, whether it was begun anew, where it begins."""
+    return 3 + _whole(run)
 
 
 def _most(run: Any, lanes: Lanes) -> int:
@@ -58,14 +68,13 @@ def _most(run: Any, lanes: Lanes) -> int:
 
 def kept_numbers(run: Any, lanes: Lanes, arguments) -> int:
     """How many numbers an adjoint keeps for each lane, at most, by the shapes of what it takes."""
-    n = run.problem.states
     if run.adaptive:
-        return run.max_steps * (n + 2)
+        return run.max_steps * _logged(run)
     # The ends of the steps follow start and parameters.
     steps = arguments[1 + len(run.problem.parameters)].shape[-1] - 1
     length = steps if steps <= _most(run, lanes) else math.isqrt(steps - 1) + 1
     sections = -(-steps // max(length, 1))
-    return sections * n + length * _entries(run)
+    return sections * _whole(run) + length * _entries(run)
 
 
 class _Adjoint:
@@ -74,27 +83,32 @@ class _Adjoint:
     def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
         problem = run.problem
         self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
-        self.n = problem.states
+        self.n, self.whole = problem.states, _whole(run)
         self.start = LaneInputs(lanes, problem, ranks, active)
         count = len(self.start.arrays) + run.times
         self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
         self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)
         self.members = lanes.counters()
         _, pieces = adjoint_programs(problem, active, run.saving.times)
+        sizes = [self.n, *(x.result.size for x in pieces[1:])]
         self.cotangents = [
-            _Cotangent(
-                lanes, x, Buffer(lanes, lanes.results, i, x.result.size, 1 if one else rank, 1), one
-            )
-            for i, (x, one) in enumerate(zip(pieces, (False, *summed), strict=True))
+            _Cotangent(lanes, x, Buffer(lanes, lanes.results, i, size, 1 if one else rank, 1), one)
+            for i, (x, size, one) in enumerate(zip(pieces, sizes, (False, *summed), strict=True))
         ]
-        # The cotangent of the state, and what is left of it by a step.
+        # The cotangent of what a step begins from, and what is left of it by a step.
         self.bar, self.step_bar = self.cotangents[0].array, self.cotangents[0].step[0]
+        # That of what first steps begin from beside the state, and what it brings to all others.
+        self.begun_bar = lanes.array(problem.remembered)
+        self.brought = [
+            lanes.array(x.out.size if problem.remembered else 0) for x in self.cotangents
+        ]
         self.dense = problem.dense if run.saving.times else 0
         self.k_bar = lanes.array(self.dense)
-        self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.n)
+        self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.whole)
         # The rates of one step, which follow its state where both are kept.
         self.rate_size = problem.method.evaluations(run.saving.times) * self.n
         self.rates = lanes.array(self.rate_size)
+        self.any = lanes.variable(0)
         self.rows = None
         if run.saving.times:
             index = count - 1
@@ -127,6 +141,7 @@ class _Adjoint:
             self.final_bar.load(self.n, self.bar, lane, member)
             if self.rows is not None:
                 lanes.set_count(self.rows.times.size - 1, self.rows.left, lane)
+        lanes.clear(self.whole - self.n, lanes.offset(self.bar, self.n))
         self.start.prepare()
         self.inside = lanes.serves(first, lanes.end)
         for one in self.cotangents[1:]:
@@ -153,10 +168,11 @@ class _Adjoint:
         """Put a member into a lane."""
         self.start.load(lane, member)
 
-    def reverse_step(self, t0, t1, y, rates, first, done=None) -> None:
+    def reverse_step(self, t0, t1, y, rates, first, begun, done=None) -> None:
         """Go back over one step, of all lanes.
 
-        Functions of a lane say whether it is its `first` step, and whether it is `done` before.
+        Functions of a lane say whether it is its `first` step, whether it was `begun` without
+        looking at the one before, and whether it is `done` before.
         """
         lanes = self.lanes
         if self.rows is not None:
@@ -164,7 +180,7 @@ class _Adjoint:
             self.rows.collect(t0, t1, first)
         # What nothing depends on has no derivative, also where that of the step is not finite.
         dense = [] if self.rows is None else [(self.problem.dense, self.k_bar)]
-        wanted = lanes.nonzero([(self.n, self.bar), *dense])
+        wanted = lanes.nonzero([(self.whole, self.bar), *dense])
         lanes.call(
             "transposed_step", t0, t1, y, *self.start.fixed_back, rates, self.bar,
             *([] if self.rows is None else [self.k_bar]),
@@ -175,17 +191,37 @@ class _Adjoint:
         if done is not None:
             # What a step adds to lanes that are done is nothing, whatever their equations give.
             with lanes.loop(lanes.width) as lane, lanes.if_then(done(lane)):
-                lanes.copy_lane(self.n, self.bar, self.step_bar, lane)
+                lanes.copy_lane(self.whole, self.bar, self.step_bar, lane)
                 for one in self.cotangents[1:]:
                     one.leave(lane)
                 if self.rows is not None:
                     with lanes.loop(self.n) as i:
                         lanes.set(0.0, self.rows.y0_bar, lane, i)
-        lanes.copy(self.n, self.step_bar, self.bar)
+        lanes.copy(self.whole, self.step_bar, self.bar)
         if self.rows is not None:
             lanes.add(self.n, self.rows.y0_bar, self.bar)
         for one in self.cotangents[1:]:
             one.add()
+        if self.problem.remembered:
+            self._reverse_beginning(t0, y, begun)
+
+    def _reverse_beginning(self, t0, y, begun) -> None:
+        """Go back over what steps were begun with beside the state, of lanes where one was."""
+        lanes, size = self.lanes, self.problem.remembered
+        remembered = lanes.offset(self.bar, self.n)
+        lanes.clear(size, self.begun_bar)
+        self.any.set(0)
+        with lanes.loop(lanes.width) as lane, lanes.if_then(begun(lane)):
+            self.any.set(1)
+            lanes.copy_lane(size, remembered, self.begun_bar, lane)
+            with lanes.loop(size) as i:
+                lanes.set(0.0, remembered, lane, i)
+        with lanes.if_then(self.any.get().differs(0)):
+            wanted, fixed = lanes.nonzero([(size, self.begun_bar)]), self.start.fixed_back
+            lanes.call("transposed_begin", t0, y, *fixed, self.begun_bar, *self.brought)
+            for one, array in zip(self.cotangents, self.brought, strict=True):
+                lanes.keep(one.out.size, array, wanted & self.inside if one.summed else wanted)
+                lanes.add(one.out.size, array, one.array)
 
     def add_row(self, row, lane) -> None:
         """Add the cotangent of a saved state to that of a lane's state."""
@@ -291,7 +327,7 @@ class _FixedAdjoint(_Adjoint):
 
     def write(self) -> None:
         lanes = self.lanes
-        rooms = self.rooms(self.sections * self.n, self.length * self.entries)
+        rooms = self.rooms(self.sections * self.whole, self.length * self.entries)
         with rooms as (starts, inner), self.blocks() as index:
             self.load(index)
             self._forward(starts)
@@ -303,9 +339,13 @@ class _FixedAdjoint(_Adjoint):
         return self.lanes.kept(inner, j * self.entries, self.entries)
 
     def _forward(self, starts) -> None:
-        """Keep the state at the start of each section."""
-        lanes, n = self.lanes, self.n
-        lanes.copy(n, self.start.state, self.y)
+        """Keep what the first step of each section begins from."""
+        lanes, n = self.lanes, self.whole
+        lanes.copy(self.n, self.start.state, self.y)
+        if self.problem.remembered:
+            read_time(lanes, self.grid, 0, self.members, self.t0)
+            begun = lanes.offset(self.y, self.n)
+            lanes.call("begin", self.t0, self.start.state, *self.start.fixed, begun)
         with lanes.loop(self.sections) as section:
             with lanes.kept(starts, section * n, n) as start:
                 lanes.copy(n, self.y, start)
@@ -317,14 +357,14 @@ class _FixedAdjoint(_Adjoint):
         self._set_times(i)
         arguments = (self.t0, self.t1, self.y, *self.start.fixed_back)
         self.lanes.call("plain_step", *arguments, self.step_bar, rates)
-        self.lanes.copy(self.n, self.step_bar, self.y)
+        self.lanes.copy(self.whole, self.step_bar, self.y)
 
     def _set_times(self, i) -> None:
         for end, array in ((i, self.t0), (i + 1, self.t1)):
             read_time(self.lanes, self.grid, end, self.members, array)
 
     def _reverse_section(self, section, starts, inner) -> None:
-        lanes, n = self.lanes, self.n
+        lanes, n = self.lanes, self.whole
         first = section * self.length
         count = lanes.minimum(self.length, self.steps - first)
         lanes.copy(n, lanes.recalled(starts, section * n, n), self.y)
@@ -335,10 +375,10 @@ class _FixedAdjoint(_Adjoint):
             i = first + j
             self._set_times(i)
             self._add_rows_at_steps(i)
-            start = i.equals(0)
+            start = lambda lane: i.equals(0)  # noqa: ARG005, E731
             kept = lanes.recalled(inner, j * self.entries, self.entries)
             rates = lanes.offset(kept, n)
-            self.reverse_step(self.t0, self.t1, kept, rates, lambda lane: start)  # noqa: ARG005
+            self.reverse_step(self.t0, self.t1, kept, rates, start, start)
 
     def _add_rows_at_steps(self, i) -> None:
         lanes, every = self.lanes, self.saving.every
@@ -355,16 +395,17 @@ class _AdaptiveAdjoint(_Adjoint):
         super().__init__(lanes, run, active, ranks, rank, summed)
         self.control = StepSizeControl(lanes, run, self.start, ranks)
         self.tried, self.listed = lanes.counters(), lanes.counters()
-        self.busy, self.any = lanes.counters(), lanes.variable(0)
+        self.busy = lanes.counters()
         self.most = lanes.variable(0)
-        # Of each step: its two ends, and the state at its beginning.
-        self.entries = self.n + 2
+        self.entries = _logged(run)
         self.entry = lanes.array(self.entries)
+        # Whether the next step of a lane does not look at the one before.
+        self.begun = lanes.counters()
 
     def begin(self, lane, member) -> None:
         self.control.load(lane, member)
-        for counter in (self.tried, self.listed):
-            self.lanes.set_count(0, counter, lane)
+        for counter, value in ((self.tried, 0), (self.listed, 0), (self.begun, 1)):
+            self.lanes.set_count(value, counter, lane)
 
     def write(self) -> None:
         lanes = self.lanes
@@ -411,10 +452,16 @@ class _AdaptiveAdjoint(_Adjoint):
             with lanes.kept(log, count * self.entries, self.entries) as place:
                 lanes.copy_lane(1, control.step.t0, place, lane)
                 lanes.copy_lane(1, control.step.t1, lanes.offset(place, 1), lane)
-                state = lanes.offset(place, 2)
-                lanes.copy_lane(self.n, control.step.y0, state, lane)
+                lanes.set(lanes.count(self.begun, lane).as_number(), place, lane, 2)
+                start, remembered = (lanes.offset(place, 3 + i) for i in (0, self.n))
+                lanes.copy_lane(self.n, control.step.y0, start, lane)
+                lanes.copy_lane(self.whole - self.n, control.carry, remembered, lane)
             lanes.set_count(count + 1, self.listed, lane)
+            lanes.set_count(0, self.begun, lane)
         control.proceed(lane)
+        if control.ends is not None:
+            with lanes.if_then(control.ends.jumped(lane)):
+                lanes.set_count(1, self.begun, lane)
         tried = lanes.count(self.tried, lane) + 1
         lanes.set_count(tried, self.tried, lane)
         more = tried < self.run.max_steps
@@ -435,10 +482,10 @@ class _AdaptiveAdjoint(_Adjoint):
             with lanes.if_then(index < 0):
                 for end in (self.entry, lanes.offset(self.entry, 1)):
                     lanes.copy_lane(1, self.control.begin, end, lane)
-                lanes.copy_lane(self.n, self.start.state, lanes.offset(self.entry, 2), lane)
+                lanes.copy_lane(self.n, self.start.state, lanes.offset(self.entry, 3), lane)
             with lanes.if_then(index >= 0):
                 self._add_row_of_step(index, lane)
-        t0, t1, y = (lanes.offset(self.entry, i) for i in range(3))
+        t0, t1, begun, y = (lanes.offset(self.entry, i) for i in range(4))
         lanes.call("plain_step", t0, t1, y, *self.start.fixed_back, self.step_bar, self.rates)
         self.reverse_step(
             t0,
@@ -446,6 +493,7 @@ class _AdaptiveAdjoint(_Adjoint):
             y,
             self.rates,
             lambda lane: self._index(turn, lane).equals(0),
+            lambda lane: lanes.get(begun, lane).differs(0.0),
             lambda lane: self._index(turn, lane) < 0,
         )
 
@@ -532,7 +580,7 @@ class _Cotangent:
     def store(self, lane, member) -> None:
         """Write that of a lane as that of a member."""
         if not self.summed:
-            self.out.store(self.pieces.result.size, self.array, lane, member)
+            self.out.store(self.out.size, self.array, lane, member)
 
     def store_block(self, block) -> None:
         """Write the sum over a block of members."""

@@ -145,6 +145,11 @@ class InitialValueProblem:
         return 0 if self.project is not None else self.method.carried(self.states)
 
     @property
+    def remembered(self) -> int:
+        """Those of them on which a step depends: derivatives go through them as through states."""
+        return self.carried if self.method.remembers else 0
+
+    @property
     def dense(self) -> int:
         """Numbers that dense output of a step is made of."""
         return int(np.prod(self.method.dense_shape(self.states)))
@@ -171,22 +176,14 @@ class InitialValueProblem:
             UnsupportedOperationError: for more states and directions than a kernel has room for,
                 or a method that asks for derivatives itself.
         """
-        if self.states * (1 + directions) > _MOST_STATES:
+        numbers = self.states + self.remembered
+        if numbers * (1 + directions) > _MOST_STATES:
             raise UnsupportedOperationError(
-                f"{self.states} states with derivatives in {directions} directions are more than "
+                f"{numbers} states with derivatives in {directions} directions are more than "
                 f"the {_MOST_STATES} numbers of a kernel."
             )
-        self.check_memory()
         key = ("varied", active, directions)
         return self.once(key, lambda: self._varied(active, directions))
-
-    def check_memory(self) -> None:
-        """Raise `UnsupportedOperationError` where derivatives of single steps are not enough."""
-        if self.carried and self.method.remembers:
-            raise UnsupportedOperationError(
-                f"steps of {type(self.method.solver).__name__} hand a state from one to the next, "
-                "which kernels do not differentiate."
-            )
 
     def _varied(self, active, directions: int) -> "InitialValueProblem":
         n, count = self.states, len(self.parameters)
@@ -388,35 +385,40 @@ class _StepsAlong(NamedTuple):
         """Whether steps evaluate the rate and nothing else: these do not."""
         return False
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a step depends on what the last one left: derivatives carry nothing else."""
+        return True
+
     def carried(self, states: int) -> int:
-        """Nothing is handed from step to step."""
+        """What steps depend on, and its derivatives."""
         del states
-        return 0
+        return (1 + self.directions) * self.base.remembered
 
     def dense_shape(self, states: int) -> tuple[int, ...]:
         """Shape of what dense output is made of."""
         del states
         return (1 + self.directions, *self.base.method.dense_shape(self.base.states))
 
-    def step(self, base_step: Callable, y0, arguments) -> tuple:
-        """A step, its error estimate, and what its dense output is made of.
+    def beside(self, function: Callable, arguments, *states) -> Any:
+        """Results of a function of the base problem, and behind each its derivatives.
 
         Args:
-            base_step: `(y, parameters)`, the same of the base problem.
-            y0: states, and behind them their derivatives.
+            function: `(parameters, *states)`, such as a step.
             arguments: parameters, and the directions of those that vary.
+            states: those of the function, and behind them their derivatives.
         """
         count = len(self.base.parameters)
         parameters, moves = arguments[:count], arguments[count:]
-        rows = y0.reshape(1 + self.directions, self.base.states)
+        rows = [x.reshape(1 + self.directions, x.size // (1 + self.directions)) for x in states]
 
-        def one(y, *some):
-            return base_step(y, replaced(parameters, self.active, some))
+        def one(some, *states):
+            return function(replaced(parameters, self.active, some), *states)
 
-        primals = (rows[0], *(parameters[i] for i in self.active))
+        primals = ([parameters[i] for i in self.active], *(x[0] for x in rows))
         along = lambda *x: jax.jvp(one, primals, x)[1]  # noqa: E731
         try:
-            moved = jax.vmap(along)(rows[1:], *moves)
+            moved = jax.vmap(along)(list(moves), *(x[1:] for x in rows))
         except TypeError as error:  # of a function with a rule for the reverse mode alone
             raise UnsupportedOperationError(
                 f"steps of {type(self.solver).__name__} have no derivative along directions: "
@@ -472,9 +474,11 @@ def _beginning(problem: InitialValueProblem) -> list[Subprogram]:
         return []
 
     def begin(t0, y0, *arguments):
-        return problem.method.init(_rate(problem, arguments), t0, y0)
+        return _begun(problem, t0, y0, arguments)
 
-    return [problem.program("begin", begin, "t", "y", *problem.arguments())]
+    return problem.once(
+        "begin", lambda: [problem.program("begin", begin, "t", "y", *problem.arguments())]
+    )
 
 
 def adaptive_step_programs(
@@ -541,43 +545,62 @@ def adjoint_programs(
 
     The first gives the state at the end of a step and the rates of its first evaluations, which the
     second takes; this one gives pieces of the cotangents of the state and of active parameters,
-    which are returned, too.
+    which are returned, too. Where steps depend on what the last one left, that stands behind their
+    states, and there are `begin` and `transposed_begin`, which gives cotangents of state and
+    parameters.
     """
     key = ("adjoint", active, dense)
     return problem.once(key, lambda: _adjoint(problem, active, dense))
 
 
 def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool):
-    problem.check_memory()
-    used, kinds = problem.method.evaluations(dense), ("t", "t", "y", *problem.arguments(active))
-    count = len(kinds) - 3
+    used, arguments = problem.method.evaluations(dense), problem.arguments(active)
+    n, count = problem.states, len(arguments)
+    whole = jax.ShapeDtypeStruct((n + problem.remembered,), problem.dtype)
 
-    def plain_step(t0, t1, y, *arguments):
+    def whole_step(t0, t1, start, arguments, *how):
+        """A step from its state and what it depends on to those at its end."""
+        if not problem.remembered:
+            result = _step(problem, t0, t1, start, None, arguments, *how)
+            return result.y1, result
+        result = _step(problem, t0, t1, start[:n], start[n:], arguments, *how)
+        return jnp.concatenate([result.y1, result.carry]), result
+
+    def plain_step(t0, t1, start, *arguments):
         rates = []
 
         def rate(*x):
             rates.append(_rate(problem, arguments)(*x))
             return rates[-1]
 
-        y1 = _step(problem, t0, t1, y, None, arguments, rate if used else None).y1
-        return y1, jnp.reshape(jnp.stack(rates[:used]) if used else y[:0], (used, y.size))
+        end, _ = whole_step(t0, t1, start, arguments, rate if used else None)
+        return end, jnp.reshape(jnp.stack(rates[:used]) if used else start[:0], (used, n))
 
-    def transposed_step(t0, t1, y, *rest):
+    def transposed_step(t0, t1, start, *rest):
         arguments, rates, bars = rest[:count], rest[count], rest[count + 1 :]
 
-        def run(y, *some):
+        def run(start, *some):
             # They need not be computed again: an evaluation of which nothing depends has none.
             known, given_now = iter(rates), replaced(arguments, active, some)
             rate = _derivable_rate(problem, active, given_now, known)
-            result = _step(problem, t0, t1, y, None, given_now, rate, active)
-            return (result.y1, *_dense(result, dense))
+            end, result = whole_step(t0, t1, start, given_now, rate, active)
+            return (end, *_dense(result, dense))
 
-        _, pull = jax.vjp(run, y, *(arguments[i] for i in active))
+        _, pull = jax.vjp(run, start, *(arguments[i] for i in active))
         return pull(bars)
 
-    rates = jax.ShapeDtypeStruct((used, problem.states), problem.dtype)
+    def transposed_begin(t0, y, *rest):
+        *arguments, bar = rest
+
+        def begin(y, *some):
+            return _begun(problem, t0, y, replaced(arguments, active, some))
+
+        return jax.vjp(begin, y, *(arguments[i] for i in active))[1](bar)
+
+    rates = jax.ShapeDtypeStruct((used, n), problem.dtype)
+    kinds = ("t", "t", whole, *arguments)
     transposed = problem.program(
-        "transposed_step", transposed_step, *kinds, rates, "y", *"d" * dense
+        "transposed_step", transposed_step, *kinds, rates, whole, *"d" * dense
     )
     transposed.program, pieces = factored(transposed.program)
     programs = [
@@ -586,6 +609,9 @@ def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool)
         transposed,
         *([_transposed_interpolation(problem)] if dense else []),
     ]
+    if problem.remembered:
+        beginning = problem.program("transposed_begin", transposed_begin, "t", "y", *arguments, "c")
+        programs += [*_beginning(problem), beginning]
     return programs, pieces
 
 
@@ -605,18 +631,29 @@ def _derivable_rate(problem: InitialValueProblem, active, arguments, known) -> C
     return lambda t, y: function(next(known, jnp.zeros_like(y)), t, y, *arguments)
 
 
+def _begun(problem: InitialValueProblem, t0, y0, arguments) -> jax.Array:
+    """What a step is given that follows no other one."""
+    if not isinstance(problem.method, _StepsAlong):
+        return problem.method.init(_rate(problem, arguments), t0, y0)
+    base = problem.method.base
+    begun = lambda parameters, y: _begun(base, t0, y, parameters)  # noqa: E731
+    return problem.method.beside(begun, arguments, y0).ravel()
+
+
 def _step(
     problem: InitialValueProblem, t0, t1, y0, carry, arguments, rate=None, active=None
 ) -> Any:
     """A step that ends on the constraints where the problem has a projection."""
     if isinstance(problem.method, _StepsAlong):
+        base = problem.method.base
 
-        def base_step(y, parameters):
-            result = _step(problem.method.base, t0, t1, y, None, parameters)
-            return result.y1, result.error(), result.dense()
+        def base_step(parameters, y, *carry):
+            result = _step(base, t0, t1, y, carry[0] if carry else None, parameters)
+            return result.y1, result.error(), result.carry[: base.remembered], result.dense()
 
-        y1, error, dense = problem.method.step(base_step, y0, arguments)
-        return StepResult(y1.ravel(), lambda: error.ravel(), y0[:0], lambda: dense)
+        states = (y0, carry) if base.remembered else (y0,)
+        y1, error, carry, dense = problem.method.beside(base_step, arguments, *states)
+        return StepResult(y1.ravel(), lambda: error.ravel(), carry.ravel(), lambda: dense)
     rate = _rate(problem, arguments) if rate is None else rate
     carry = carry if problem.carried else None
     result = problem.method.step(rate, t0, t1, y0, carry, problem.each)
@@ -684,7 +721,7 @@ def _start(problem: InitialValueProblem, given_first: bool) -> Callable:
         dt, (y, *arguments) = (rest[0], rest[1:]) if given_first else (None, rest)
         t1, state = _started(problem, t0, end, dt, y, arguments)
         none = jnp.zeros(0, problem.dtype)
-        carry = problem.method.init(_rate(problem, arguments), t0, y) if problem.carried else none
+        carry = _begun(problem, t0, y, arguments) if problem.carried else none
         counts = jnp.zeros(problem.counted, problem.dtype)
         control = jnp.concatenate([_packed(state, problem.dtype), counts])
         return jnp.minimum(t1, end), control, carry

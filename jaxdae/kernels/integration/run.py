@@ -291,7 +291,8 @@ _DIRECTIONS, _STATES = 8, 512
 
 
 def _most_directions(run: KernelRun) -> int:
-    return min(max(_STATES // run.problem.states - 1, 1), _DIRECTIONS)
+    numbers = run.problem.states + run.problem.remembered
+    return min(max(_STATES // numbers - 1, 1), _DIRECTIONS)
 
 
 def _tangent_shapes(*arguments, run: KernelRun, axes: Axes, active, directions: int):

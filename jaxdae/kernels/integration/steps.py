@@ -317,13 +317,13 @@ class StepSizeControl:
         dense = problem.dense if self._dense else 0
         self.step = _StepArrays(*(lanes.array(k) for k in (1, 1, n, n, dense)))
         self.control, self._next_control = lanes.array(self.states), lanes.array(self.states)
-        self._carry, self._next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
+        self.carry, self._next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
         self.keep, self.code, self._t0, self._t1 = (lanes.array(1) for _ in range(4))
-        self._ends = None
+        self.ends = None
         if run.step_ends:
             index = count + len(self._given)
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
-            self._ends = _StepEnds(lanes, times)
+            self.ends = _StepEnds(lanes, times)
         self.event = None if problem.event is None else _EventSearch(lanes, n)
 
     def load(self, lane, member) -> None:
@@ -334,9 +334,9 @@ class StepSizeControl:
             argument.load(1, array, lane, member)
         lanes.copy_lane(self.problem.states, self.start.state, self.step.y0, lane)
         lanes.set(lanes.get(self.begin, lane), self.step.t0, lane)
-        if self._ends is not None:
-            self._ends.load(lane, member)
-            self._ends.proceed(self.step.t0, self.end, lane)
+        if self.ends is not None:
+            self.ends.load(lane, member)
+            self.ends.proceed(self.step.t0, self.end, lane)
 
     def begin_steps(self, wanted) -> None:
         """Find the first steps of those lanes that want one; `wanted(lane)` is a boolean."""
@@ -348,8 +348,8 @@ class StepSizeControl:
         )  # fmt: skip
         with lanes.loop(lanes.width) as lane, lanes.if_then(wanted(lane)):
             lanes.copy_lane(1, self._t1, self.step.t1, lane)
-            if self._ends is not None:
-                self._ends.limit(self.step.t0, self.step.t1, lane)
+            if self.ends is not None:
+                self.ends.limit(self.step.t0, self.step.t1, lane)
             self._take(lane)
         if self.event is not None:
             self.event.begin(self.step, self.start.fixed, wanted)
@@ -358,7 +358,7 @@ class StepSizeControl:
         """Try a step of all lanes."""
         self.lanes.call(
             "advance", self.step.t0, self.step.t1, self.end, self.floor, self.control,
-            self.step.y0, self._carry, *self.start.fixed,
+            self.step.y0, self.carry, *self.start.fixed,
             self.keep, self.code, self._t0, self._t1, self._next_control, self.step.y1,
             self._next_carry, *([self.step.k] if self._dense else []),
         )  # fmt: skip
@@ -375,14 +375,14 @@ class StepSizeControl:
         lanes.copy_lane(self.states, self._next_control, self.control, lane)
         with lanes.if_then(self.accepted(lane)):
             lanes.copy_lane(self.problem.states, self.step.y1, self.step.y0, lane)
-            lanes.copy_lane(self.problem.carried, self._next_carry, self._carry, lane)
-        if self._ends is not None:
-            self._ends.proceed(self.step.t0, self.end, lane)
-            self._ends.limit(self.step.t0, self.step.t1, lane)
+            lanes.copy_lane(self.problem.carried, self._next_carry, self.carry, lane)
+        if self.ends is not None:
+            self.ends.proceed(self.step.t0, self.end, lane)
+            self.ends.limit(self.step.t0, self.step.t1, lane)
 
     def begin_after_jumps(self, any_lane) -> None:
         """Evaluate anew, in lanes that passed a jump, what a step takes over from the last one."""
-        lanes, ends, carried = self.lanes, self._ends, self.problem.carried
+        lanes, ends, carried = self.lanes, self.ends, self.problem.carried
         if ends is None or not carried:
             return
         any_lane.set(0)
@@ -391,7 +391,7 @@ class StepSizeControl:
         with lanes.if_then(any_lane.get().differs(0)):
             lanes.call("begin", self.step.t0, self.step.y0, *self.start.fixed, self._next_carry)
             with lanes.loop(lanes.width) as lane, lanes.if_then(ends.jumped(lane)):
-                lanes.copy_lane(carried, self._next_carry, self._carry, lane)
+                lanes.copy_lane(carried, self._next_carry, self.carry, lane)
 
     def counts(self, lane) -> list:
         """What the iterations of a lane took so far."""
@@ -414,7 +414,7 @@ class StepSizeControl:
 
     def _take(self, lane) -> None:
         self.lanes.copy_lane(self.states, self._next_control, self.control, lane)
-        self.lanes.copy_lane(self.problem.carried, self._next_carry, self._carry, lane)
+        self.lanes.copy_lane(self.problem.carried, self._next_carry, self.carry, lane)
 
 
 class _EventSearch:

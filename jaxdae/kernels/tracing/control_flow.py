@@ -146,11 +146,11 @@ def _of_a_batch(graph: Graph, equation, arguments: list[Value], evaluate: Callab
         first = list(values[tests + bodies :])
         return jax.lax.while_loop(lambda carry: jnp.any(test(*of_test, *carry)[0]), turn, first)
 
-    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
-    return _evaluated(graph, equation, jax.make_jaxpr(loop)(*shapes), arguments, evaluate)
+    return computed_by(loop, graph, equation, arguments, evaluate)
 
 
-def _cond(graph: Graph, equation, operands: list[Value], evaluate: Callable) -> list:
+def both_sides(graph: Graph, equation, operands: list[Value], evaluate: Callable) -> list:
+    """Results of a condition, of which all sides are made that it may take."""
     which, *arguments = operands
     branches = equation.params["branches"]
     if not isinstance(which, Symbols):
@@ -194,22 +194,24 @@ def _platform(graph: Graph, equation, arguments: list[Value], evaluate: Callable
 
 def as_computed(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     """A primitive of equinox or lineax, by what it does when it is called."""
+    function = partial(equation.primitive.impl, **equation.params)
+    return computed_by(function, graph, equation, arguments, evaluate)
+
+
+def computed_by(
+    function: Callable, graph: Graph, equation, arguments: list[Value], evaluate: Callable
+) -> list:
+    """Results of an equation as those of a function of its operands."""
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
-    closed = jax.make_jaxpr(partial(equation.primitive.impl, **equation.params))(*shapes)
-    return _evaluated(graph, equation, closed, arguments, evaluate)
-
-
-def _evaluated(graph: Graph, equation, closed, arguments: list[Value], evaluate: Callable) -> list:
-    """A program that was found only now."""
+    closed = jax.make_jaxpr(function)(*shapes)
     graph.readers |= zero_signs.readers(closed, id(equation) in graph.readers)
     return evaluate(graph, closed, arguments)
 
 
 def _lowered(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     """A primitive of JAX that is a program itself, by that program."""
-    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
-    closed = jax.make_jaxpr(partial(equation.primitive.to_lojax, **equation.params))(*shapes)
-    return _evaluated(graph, equation, closed, arguments, evaluate)
+    function = partial(equation.primitive.to_lojax, **equation.params)
+    return computed_by(function, graph, equation, arguments, evaluate)
 
 
 # Their arguments go to a jaxpr as they are.
@@ -221,7 +223,7 @@ CALLS: dict[str, Callable] = {
     "custom_linear_solve": _linear_solve,
     "scan": written_out,
     "while": unrolled,
-    "cond": _cond,
+    "cond": both_sides,
     "platform_index": _platform,
     "linear_solve": as_computed,
     "nondifferentiable": as_computed,

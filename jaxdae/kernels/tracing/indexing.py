@@ -1,11 +1,14 @@
 """Entries that are moved, or chosen: by indices, known or dependent on the inputs, and by size."""
 
 from collections.abc import Callable, Iterator
-from itertools import product
+from functools import partial
+from itertools import pairwise, product
+from typing import NamedTuple
 
 import numpy as np
 from jax.lax import GatherScatterMode
 
+from jaxdae.kernels.graph.array_calls import are_consecutive, LARGE, OntoRow, Row
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.tracing.arrays import (
     as_numbers,
@@ -198,7 +201,106 @@ def dynamic_slice(graph: Graph, equation, arguments: list[Value]) -> list[Value]
         return nodes[start_of_slice(start, nodes.shape, sizes)]
 
     limits = [n - size for n, size in zip(nodes.shape, sizes, strict=True)]
+    index = _one_index(graph, starts, limits, True)
+    if index is not None and not operand.boolean:
+        places = np.arange(nodes.size).reshape(nodes.shape)
+        cells = index.cells(lambda x: places[start_of_slice(x, nodes.shape, sizes)])
+        found = _row(graph, nodes.ravel(), index, cells)
+        if found is not None:
+            return [operand.like(found.reshape(sizes))]
     return [operand.like(_picked(graph, starts, limits, at, None))]
+
+
+# Rows of large tables, by one index: calls in place of comparisons with all that it may be.
+
+
+class _Index(NamedTuple):
+    """The one component of a start that is not known.
+
+    Args:
+        node: of it, inside of the limits.
+        cases: what it may be.
+        start: the whole start from it.
+    """
+
+    node: int
+    cases: range
+    start: Callable[[int], tuple[int, ...]]
+
+    def cells(self, places: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
+        """Places of a window for each case, one row each."""
+        return np.stack([places(self.start(i)).ravel() for i in self.cases])
+
+
+def _one_index(graph: Graph, starts: list[Symbols], limits, moved: bool) -> _Index | None:
+    """The component of a start that is not known, if it is one among many; `None` for others.
+
+    Where starts are not `moved` inside of their limits, only one that is always there.
+    """
+    nodes = [int(x.nodes) for x in starts]
+    unknown = [k for k, x in enumerate(nodes) if graph.value(x) is None]
+    if graph.dtype is None or not graph.loops or len(unknown) != 1:
+        return None
+    (k,) = unknown
+    if starts[k].bounds is None or is_chosen(graph, nodes[k]):
+        return None
+    cases, inside = _cases(starts[k], limits[k])
+    if not (inside or moved):
+        return None
+    node = nodes[k]
+    if not inside:
+        for name, end in (("max", cases[0]), ("min", cases[-1])):
+            node = graph.apply(name, node, graph.constant(float(end)))
+    known = [graph.value(x) for x in nodes]
+    start = lambda i: tuple(i if j == k else int(x) for j, x in enumerate(known))  # noqa: E731
+    return _Index(node, cases, start)
+
+
+def _columns(cells: np.ndarray) -> list[tuple[int, int]] | None:
+    """Columns of windows that lie as tables in memory, row behind row; `None` if any do not."""
+    ends = [0, *(np.flatnonzero(np.diff(cells[0]) != 1) + 1).tolist(), cells.shape[1]]
+    columns = list(pairwise(ends))
+    for a, b in columns:
+        part = cells[:, a:b].ravel()
+        if not np.array_equal(part, part[0] + np.arange(part.size)):
+            return None
+    return columns
+
+
+def _number(graph: Graph, index: _Index) -> int:
+    """Node of the number of a case."""
+    return graph.apply("sub", index.node, graph.constant(float(index.cases[0])))
+
+
+def _row(graph: Graph, flat: np.ndarray, index: _Index, cells: np.ndarray) -> np.ndarray | None:
+    """Nodes of the window that an index names, if entries lie in memory and are many."""
+    columns = _columns(cells) if cells.size >= LARGE else None
+    if columns is None:
+        return None
+    tables = [flat[cells[:, a:b].ravel()].tolist() for a, b in columns]
+    if not all(are_consecutive(graph, x) and len(x) >= LARGE for x in tables):
+        return None
+    number, rows = (_number(graph, index),), len(cells)
+    parts = [
+        graph.call(Row(rows, b - a), (tuple(x), number))[0]
+        for (a, b), x in zip(columns, tables, strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def _onto_row(
+    graph: Graph, flat: np.ndarray, updates: np.ndarray, index: _Index, cells: np.ndarray
+) -> np.ndarray | None:
+    """Nodes of an array of zeros with updates in the window of an index, if it is large."""
+    columns = _columns(cells) if cells.size >= LARGE else None
+    if columns is None or (flat != graph.constant(0.0)).any():
+        return None
+    number, rows, result = (_number(graph, index),), len(cells), flat.copy()
+    for a, b in columns:
+        given = tuple(updates[a:b].tolist())
+        (table,) = graph.call(OntoRow(rows, b - a), (given, number))
+        result[cells[:, a:b].ravel()] = table.ravel()
+    return result
 
 
 def _picked(graph: Graph, starts: list[Symbols], limits, at: Callable, outside) -> np.ndarray:
@@ -279,6 +381,13 @@ def dynamic_update_slice(graph: Graph, equation, arguments: list[Value]) -> list
         return result
 
     limits = [n - size for n, size in zip(operand.shape, update.shape, strict=True)]
+    index = _one_index(graph, starts, limits, True)
+    if index is not None and not kind.boolean and kind.bounds is None:
+        places = np.arange(operand.size).reshape(operand.shape)
+        cells = index.cells(lambda x: places[start_of_slice(x, operand.shape, update.shape)])
+        found = _onto_row(graph, operand.ravel(), update.ravel(), index, cells)
+        if found is not None:
+            return [kind.like(found.reshape(operand.shape))]
     return [kind.like(_picked(graph, starts, limits, at, None))]
 
 
@@ -294,7 +403,8 @@ def gather(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         return _read(flat, layout.windows(indices, clip), fill)
 
     if isinstance(indices, Symbols):
-        windows = _windows(graph, layout, indices, read, None if clip else fill)
+        rows = None if operand.boolean else partial(_row, graph, flat)
+        windows = _windows(graph, layout, indices, read, None if clip else fill, rows)
     else:
         windows = read(indices)
     offsets = params["dimension_numbers"].offset_dims
@@ -315,8 +425,11 @@ def _read(flat: np.ndarray, cells: np.ndarray, fill: int) -> np.ndarray:
     return np.where(cells < 0, fill, flat[cells] if flat.size else 0).astype(np.int32)
 
 
-def _windows(graph: Graph, layout: Windows, indices: Symbols, read, fill) -> np.ndarray:
-    """Slices, each by its own indices that depend on the inputs."""
+def _windows(graph: Graph, layout: Windows, indices: Symbols, read, fill, rows) -> np.ndarray:
+    """Slices, each by its own indices that depend on the inputs.
+
+    `rows` looks them up in a large table, if it can.
+    """
     *outer, count = indices.nodes.shape
     known: dict[tuple, np.ndarray] = {}
 
@@ -330,10 +443,26 @@ def _windows(graph: Graph, layout: Windows, indices: Symbols, read, fill) -> np.
     outside = None if fill is None else np.full(inner, fill, np.int32)
     for place in np.ndindex(*outer):
         starts = [indices.like(x) for x in indices.nodes[place]]
+        index = None if rows is None else _one_index(graph, starts, layout.limits(), fill is None)
+        found = None if index is None else rows(index, _cells(layout, index, indices, place))
+        if found is not None:
+            result[place] = found.reshape(inner)
+            continue
         result[place] = _picked(
             graph, starts, layout.limits(), lambda start, p=place: everywhere(start)[p], outside
         )
     return result
+
+
+def _cells(layout: Windows, index: _Index, indices: Symbols, place) -> np.ndarray:
+    """Places in the operand of one of the windows, for each case of its index."""
+    *outer, count = indices.nodes.shape
+
+    def places(start):
+        every = np.broadcast_to(np.array(start, np.int64), (*outer, count))
+        return layout.windows(every, True)[place]
+
+    return index.cells(places)
 
 
 _COMBINED = {
@@ -353,6 +482,10 @@ def scatter(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     layout = Windows.of_scatter(operand.shape, updates.shape, equation.params)
     clip = clips(equation.params["mode"])
     windows = layout.unarranged(updates, equation.params["dimension_numbers"].update_window_dims)
+    if operation in (None, "add") and isinstance(arguments[1], Symbols) and not kind.boolean:
+        found = _scattered(graph, operand, windows, layout, arguments[1], clip)
+        if found is not None:
+            return [kind.like(found.reshape(operand.shape))]
     result = operand.ravel().copy()
     for condition, cells, entries in _updates(graph, layout, arguments[1], windows, clip):
         for cell, entry in zip(cells.ravel().tolist(), entries.ravel().tolist(), strict=True):
@@ -362,6 +495,22 @@ def scatter(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
             new = entry if operation is None else graph.apply(operation, old, entry)
             result[cell] = new if condition is None else graph.apply("select", condition, new, old)
     return [kind.like(result.reshape(operand.shape))]
+
+
+def _scattered(
+    graph: Graph, operand, updates, layout: Windows, indices: Symbols, clip: bool
+) -> np.ndarray | None:
+    """The only window of an update, onto zeros, if a call can put it there."""
+    *outer, _ = indices.nodes.shape
+    if int(np.prod(outer)) != 1 or operand.size < LARGE:
+        return None
+    place = (0,) * len(outer)
+    starts = [indices.like(x) for x in indices.nodes[place]]
+    index = _one_index(graph, starts, layout.limits(), clip)
+    if index is None:
+        return None
+    cells = _cells(layout, index, indices, place)
+    return _onto_row(graph, operand.ravel(), updates[place].ravel(), index, cells)
 
 
 def _updates(graph: Graph, layout: Windows, indices: Value, windows, clip: bool) -> Iterator:

@@ -1,7 +1,8 @@
 """Integers that depend on the inputs: positions, counts and choices, held as exact floats.
 
 Only what keeps them exact is allowed. The range of each is known, so that comparisons which it
-decides, such as that of an index with zero, cost nothing.
+decides, such as that of an index with zero, cost nothing. Of a number that nothing limits it is
+that of the type, until it is clipped: sums of such integers could overflow, and are refused.
 """
 
 import math
@@ -46,6 +47,8 @@ _RANGES: dict[str, Callable[..., Range]] = {
     "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     "rem": _remainder,
 }
+# They give one of the two, whatever its range.
+_CHOICES = ("max", "min")
 # Whether a comparison holds wherever both ranges allow, or None.
 _DECIDED: dict[str, Callable[[Range, Range], bool | None]] = {
     "lt": lambda a, b: True if a[1] < b[0] else False if a[0] >= b[1] else None,
@@ -68,7 +71,9 @@ def on_integers(graph: Graph, operation: str, arguments: list[Value], dtype) -> 
         return _quotient(graph, symbols, dtype)
     if operation not in _RANGES:
         raise Refusal(f"{operation} of integers that depend on the inputs is not known")
-    bounds = within(_RANGES[operation](*ranges), dtype)
+    bounds = _RANGES[operation](*ranges)
+    if operation not in _CHOICES:
+        bounds = within(bounds, dtype)
     return elementwise(graph, operation, *symbols, bounds=bounds)
 
 
@@ -113,21 +118,30 @@ def _compared(graph: Graph, operation: str, symbols, ranges) -> Symbols:
 
 
 def rounded(graph: Graph, value: Symbols, dtype) -> Symbols:
-    """Numbers without their fractions, of NaN zero, where it is known between which they lie."""
+    """Numbers without their fractions, of NaN zero, within the limits of a type of integers."""
     ends = [_ends(graph, int(x)) for x in value.nodes.ravel()]
     low, high = min((x for x, _ in ends), default=0.0), max((x for _, x in ends), default=0.0)
-    if not (np.isfinite(low) and np.isfinite(high)):
+    limits = np.iinfo(dtype)
+    if not (np.isfinite(low) and np.isfinite(high)) and limits.min > -(2**31):
         raise Refusal(
             "an integer would depend on the inputs; one that jnp.clip keeps between known "
             "limits may"
         )
+    for name, end, limit in (("max", low, limits.min), ("min", high, limits.max)):
+        if not np.isfinite(end):
+            value = elementwise(graph, name, value, np.asarray(float(limit)))
     zero = np.asarray(0.0)
     number = elementwise(graph, "eq", value, value)
     down, up = (elementwise(graph, name, value) for name in ("floor", "ceil"))
     if low < 0:
         below = elementwise(graph, "lt", value, zero)
         down = elementwise(graph, "select", below, up, down)
-    bounds = within((int(np.trunc(min(low, 0.0))), int(np.trunc(max(high, 0.0)))), dtype)
+    if np.isfinite(low) and np.isfinite(high):
+        bounds = within((int(np.trunc(min(low, 0.0))), int(np.trunc(max(high, 0.0)))), dtype)
+    else:
+        least = limits.min if np.isinf(low) else int(np.trunc(min(low, 0.0)))
+        largest = limits.max if np.isinf(high) else int(np.trunc(max(high, 0.0)))
+        bounds = int(least), int(largest)
     return elementwise(graph, "select", number, down, zero, bounds=bounds)
 
 
@@ -150,7 +164,10 @@ def within(bounds: Range, dtype) -> Range:
     """A range, if the type and floating-point numbers hold it."""
     limits = np.iinfo(dtype)
     if bounds[0] < limits.min or bounds[1] > limits.max:
-        raise Refusal(f"{np.dtype(dtype)} could overflow in a way that depends on the inputs")
+        raise Refusal(
+            f"{np.dtype(dtype)} could overflow in a way that depends on the inputs; jnp.clip "
+            "keeps what is added or multiplied between known limits"
+        )
     return exact_range(*bounds)
 
 

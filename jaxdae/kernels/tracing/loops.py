@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT, TooManyOperations
@@ -25,8 +26,10 @@ from jaxdae.kernels.tracing.arrays import (
 )
 from jaxdae.kernels.tracing.control_flow import (
     as_computed,
+    both_sides,
     CALLS,
     choice,
+    computed_by,
     equations,
     scan_sizes,
     unrolled,
@@ -38,6 +41,8 @@ from jaxdae.kernels.tracing.subprograms import ScalarProgram, Subprogram
 _FEWEST = 4000
 # Fewer equations, turn by turn, need not be asked how many operations they are.
 _LONG = 1000
+# Sides of conditions with fewer are made whether they are taken or not.
+_LONG_SIDE = 200
 # More than these, of loops that cannot stay one, would take longer to compile than JAX takes.
 _MOST = 6000
 
@@ -351,6 +356,31 @@ def _counting(value: Symbols, bounds: tuple[int, int] | None) -> Symbols:
     return value._replace(bounds=limits)
 
 
+def _cond(graph: Graph, equation, operands: list[Value], evaluate: Callable) -> list:
+    branches = equation.params["branches"]
+    known = not isinstance(operands[0], Symbols) or first_refused(operands) is not None
+    long = [equations(x.jaxpr) >= _LONG_SIDE for x in branches]
+    if known or not (any(long) and graph.loops and graph.dtype is not None and graph.open_ended):
+        return both_sides(graph, equation, operands, evaluate)
+
+    def sides(which, *arguments):
+        """Each long side as a loop that turns once, or not at all where no lane takes it."""
+        which = jnp.clip(which, 0, len(branches) - 1)
+        results = [jnp.zeros(x.shape, x.dtype) for x in branches[0].out_avals]
+        for i in sorted(range(len(branches)), key=long.__getitem__):
+            side, here = jex.jaxpr_as_fun(branches[i]), which == i
+            if long[i]:
+                once = lambda _, side=side: (False, *side(*arguments))  # noqa: E731
+                start = (here, *results)
+                _, *results = jax.lax.while_loop(lambda carry: carry[0], once, start)
+            else:
+                pairs = zip(side(*arguments), results, strict=True)
+                results = [jnp.where(here, x, y) for x, y in pairs]
+        return results
+
+    return computed_by(sides, graph, equation, operands, evaluate)
+
+
 def _beside(rule: Callable) -> Callable:
     """A rule for what stands around such loops in the libraries that write them."""
 
@@ -371,6 +401,7 @@ def _one_of_a_batch(graph: Graph, equation, arguments: list[Value], evaluate: Ca
 
 
 CALLS |= {
+    "cond": _cond,
     "while": _while,
     **dict.fromkeys(
         ("select_if_vmap", "unvmap_any", "unvmap_all", "unvmap_max"), _beside(_one_of_a_batch)

@@ -87,6 +87,15 @@ CASES = {
     ),
     "rounded": (lambda x: x[jnp.clip(jnp.round(x), 0, 4).astype(int)], ANGLES),
     "cut": (lambda x: jnp.clip(4 * x, -3.5, 9).astype(int) * x, ANGLES),
+    "cast, then clipped": (
+        lambda x: (
+            x[jnp.clip((2e12 * x).astype(int), 0, 3)] + x[jnp.clip((4 * x).astype(int), 1, 2)]
+        ),
+        ANGLES,
+    ),
+    "cast, and taken": (lambda x: jnp.take(x, (3 * x).astype(int), mode="clip"), ANGLES),
+    "floor of what is cast": (lambda x: x[jnp.clip(jnp.floor(2 * x).astype(int), 0, 2)], ANGLES),
+    "remainder of what is cast": (lambda x: x * ((9 * x).astype(int) % 3), ANGLES),
     "beyond": (lambda x: x.at[jnp.sum(x > -3)].get(mode="fill", fill_value=jnp.nan), ANGLES),
     "dropped": (lambda x: x.at[jnp.sum(x > -3) + jnp.arange(2)].set(1.0, mode="drop"), ANGLES),
 }

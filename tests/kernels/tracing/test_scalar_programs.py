@@ -149,7 +149,8 @@ def dynamic_loop(x):
     [
         (dynamic_loop, r"while cannot .*: how often its loop turns depends on the inputs"),
         (lambda x: jnp.fft.rfft(x).real, r"fft cannot be made .*: there is no rule for it\. It"),
-        (lambda x: x.astype(int), r"convert_element_type .* integer would depend on"),
+        (lambda x: x.astype(jnp.int8), r"convert_element_type .* integer would depend on"),
+        (lambda x: (x.astype(int) + 1) * 1.0, r"could overflow .* jnp.clip keeps"),
         (lambda x: jnp.linalg.svd(x.reshape(1, 3))[1], r"svd .* iterates until it converges"),
     ],
 )
