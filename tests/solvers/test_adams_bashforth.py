@@ -12,7 +12,7 @@ from helpers.systems import MassOnCircle, UnitMass
 from jaxdae.solvers import AdamsBashforth, Projected
 from jaxdae.solvers.adams_bashforth import _weights
 from jaxdae.solvers.grid import Grid
-from jaxdae.solvers.sampled import Sampled
+from jaxdae.solvers.sampled import SampledEnds
 
 END = diffrax.SaveAt(t1=True)
 START = MassOnCircle().start()
@@ -122,6 +122,6 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="give AdamsBashforth by itself"):
         Projected(AdamsBashforth(2))
     with pytest.raises(ValueError, match="A controller that is sampled changes the ends of steps"):
-        Sampled(AdamsBashforth(2), 1)
+        SampledEnds(AdamsBashforth(2), 1)
     with pytest.raises(ValueError, match="AdamsBashforth has no error estimate"):
         run(solver=AdamsBashforth(2))
