@@ -22,10 +22,10 @@ from tqdm import tqdm
 import jaxdae
 from jaxdae.compiled import jit
 from jaxdae.models.studies import studies
+from jaxdae.models.study import RANGE, Study
 from jaxdae.solvers import RK4
 from jaxdae.tables import table
 from jaxdae.tuning import Conditions, perturbed_states, resolve, SimulationObjective
-from jaxdae.tuning.studies import RANGE, Study
 
 SYSTEMS = (
     "pendulum",

@@ -59,6 +59,8 @@ Simulate:
 
 Control:
 
+    Held                  An input that jumps at given times and is held between them.
+    Interpolated          An input that is interpolated between given times.
     mpc                   Model predictive control as a policy of `jaxdae.control.Sampled`
     PD                    Proportional-derivative control.
     PID                   Proportional-integral-derivative control.

@@ -26,6 +26,8 @@ from .analysis import (
     step_limit as step_limit,
 )
 from .control import (
+    Held as Held,
+    Interpolated as Interpolated,
     PD as PD,
     PID as PID,
     Sampled as Sampled,

@@ -552,7 +552,8 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
     hybrid = hybrid_part(inner, state)
     clocks = clocks_of(inner)
     if hybrid is not None:
-        sampling.check(hybrid[0], t0, t1, dt, stepsize_controller)
+        goes_on = isinstance(controller, ControllerOutput)
+        sampling.check(hybrid[0], t0, t1, dt, stepsize_controller, goes_on=goes_on)
         solver = sampling.SampledEnds(solver, hybrid[1])
     preconditions.check_projection(solver, formulation)
     if splits(solver):
@@ -568,7 +569,7 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
         preconditions.check_with_events(events, saveat, progress, fixed=fixed)
     if hybrid is not None and not fixed:
         control = step_control(stepsize_controller, times)
-        stepsize_controller = sampling.with_samples(control, clocks)
+        stepsize_controller = sampling.with_samples(control, clocks, hybrid[1])
     direction = run_direction(t0, t1, stepsize_controller)
     method = Method(
         solver,

@@ -75,9 +75,12 @@ if "xla_cpu_max_isa=SSE4_2" in os.environ.get("XLA_FLAGS", ""):
 
 
 def pytest_collection_modifyitems(items):
-    """Files with slow tests first: begun last, they would leave a processor without work."""
+    """Files with slow tests first: begun last, they would leave a processor without work.
+
+    The code of all pages is one test, the longest of all.
+    """
     slow = Counter(x.path for x in items if x.get_closest_marker("slow"))
-    items.sort(key=lambda x: -slow[x.path])
+    items.sort(key=lambda x: (x.path.name != "test_pages.py", -slow[x.path]))
 
 
 class _Scheduling(LoadScopeScheduling):

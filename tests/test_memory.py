@@ -23,14 +23,12 @@ class Oscillator(jaxdae.System):
     setting: object = eqx.field(static=True, default=1)
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def factor(self):
         return 1.0
 
     def potential_energy(self, t, q):
-        del t
         kind = {int: 1.0, float: 4.0, bool: 9.0}[type(self.setting)]
         return STIFFNESS * self.factor() * kind * 0.5 * q @ q
 
@@ -58,7 +56,7 @@ def test_what_jax_forgets_is_forgotten(monkeypatch):
     monkeypatch.setitem(globals(), "STIFFNESS", 4.0)
     jax.clear_caches()
     assert is_cosine(end(), 2.0)
-    monkeypatch.setattr(Oscillator, "factor", lambda self: 2.25)  # noqa: ARG005
+    monkeypatch.setattr(Oscillator, "factor", lambda self: 2.25)
     jax.clear_caches()
     assert is_cosine(end(), 3.0)
 

@@ -22,7 +22,6 @@ class Spring(jaxdae.System):
     law: Any = eqx.field(static=True, default="linear")
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
 

@@ -86,24 +86,8 @@ def test_rooms_ask_one_file_whether_values_are_known():
     assert [x for x in found if not x.startswith(shells)] == []
 
 
-def test_the_plain_backend_loads_no_compiler():
-    """In a process of its own: a run by diffrax, with what is read of it."""
-    program = """
-import sys, jax.numpy as jnp, jaxdae
-class Pendulum(jaxdae.System):
-    def kinetic_energy(self, t, q, v): return 0.5 * v @ v
-    def position_constraints(self, t, q): return jnp.array([q @ q - 1.0])
-start = jaxdae.State([1.0, 0.0], [0.0, 0.5])
-law = jaxdae.Multipliers(jaxdae.Baumgarte(20.0, 100.0))
-run = jaxdae.simulate(Pendulum(), law, start, t1=0.1, dt=0.01, backend="plain")
-run.energy, run.multipliers, run.final_state
-print([x for x in sys.modules if x.startswith(("jaxdae.kernels", "llvmlite"))])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
-
-
-# A pendulum on the plain backend, in a process of its own, and the files that were called.
+# A pendulum on the plain backend, in a process of its own: the files that were called, and what was
+# loaded of a compiler, also when the run is read.
 PATH = """
 import sys, jax.numpy as jnp, jaxdae
 class Pendulum(jaxdae.System):
@@ -116,21 +100,36 @@ def called(frame, event, _):
 law = jaxdae.Multipliers(jaxdae.Baumgarte(20.0, 100.0))
 start, simulate = jaxdae.State([1.0, 0.0], [0.0, 0.5]), jaxdae.simulate
 sys.setprofile(called)
-simulate(Pendulum(), law, start, t1=0.1, dt=0.01, backend="plain")
+run = simulate(Pendulum(), law, start, t1=0.1, dt=0.01, backend="plain")
 sys.setprofile(None)
+run.energy, run.multipliers, run.final_state
 print(*seen)
+print(*(x for x in sys.modules if x.startswith(("jaxdae.kernels", "llvmlite"))))
 """
 # What a reader of one run has to open at most.
 MOST_FILES = 50
 
 
+@pytest.fixture(scope="module")
+def plain_run():
+    """Files that a run calls, and modules of a compiler."""
+    done = subprocess.run([sys.executable, "-c", PATH], capture_output=True, text=True)
+    assert done.stderr == ""
+    seen, compilers = done.stdout.splitlines()
+    return {*seen.split()}, compilers.split()
+
+
 @pytest.mark.slow
-def test_one_run_takes_the_path_of_the_page_and_passes_through_few_files():
+def test_the_plain_backend_loads_no_compiler(plain_run):
+    assert plain_run[1] == []
+
+
+@pytest.mark.slow
+def test_one_run_takes_the_path_of_the_page_and_passes_through_few_files(plain_run):
     page = (ROOT.parent / "docs" / "structure.md").read_text()
     path = re.findall(r"^    (\w+(?:/\w+)*\.py) ", page.partition("One run takes")[2], re.MULTILINE)
     assert path[0] == "runs.py"
     assert [x for x in path if not (ROOT / x).exists()] == []
-    done = subprocess.run([sys.executable, "-c", PATH], capture_output=True, text=True)
-    seen = {*done.stdout.split()}
-    assert {*path} - seen == {"simulation/native.py"}, done.stderr
+    seen, _ = plain_run
+    assert {*path} - seen == {"simulation/native.py"}
     assert len(seen) <= MOST_FILES

@@ -292,6 +292,24 @@ def repeated_calls() -> str:
     return "\n".join([first, "", table(head, memory), "", made("repeated_calls")])
 
 
+def predictive() -> str:
+    """A sample of predictive control by both methods, and how good the inputs are."""
+    rows = rows_of("predictive")
+    best = "{:.2g} %".format
+    lines = [
+        [
+            x["problem"],
+            x["code"],
+            f"{x['iterations']}",
+            time_text(least(x)),
+            best(100 * x["excess"]),
+        ]
+        for x in rows
+    ]
+    head = ["of", "by", "iterations", "a sample", "cost above the least found"]
+    return "\n".join([table(head, lines), "", made("predictive")])
+
+
 def right_hand_side() -> str:
     """One evaluation by both solves, with and without XLA's option."""
     lines = []
@@ -425,6 +443,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "scaling": scaling,
     "first_result": first_result,
     "repeated_calls": repeated_calls,
+    "predictive": predictive,
     "right_hand_side": right_hand_side,
     "losses": losses,
     "work_precision": work_precision,

@@ -25,9 +25,9 @@ class LQG(Module):
 
         s = filter.correct(s, y - y0),    u = u0 - K s within lower and upper
 
-    The filter predicts the next sample with the input that is. It is the policy of
-    `Sampled(law, law.period, measure=law.measured)`, where a measurement with noise may take the
-    place of `measured`.
+    The filter predicts the next sample with the input that is, and knows no `delay`. It is the
+    policy of `Sampled(law, law.period, measure=law.measured)`, where a measurement with noise may
+    take the place of `measured`.
 
     Args:
         filter: estimates the state of the linearized system, a `KalmanFilter`.
@@ -124,18 +124,20 @@ def lqg(
     part = regulated_part(linearization, errors)
     K = dlqr(part.A, part.B, Q, R, period=period).K
     y, C = _output(part, measured)
-    W = jnp.eye(len(part.A), dtype=part.A.dtype) if W is None else jnp.asarray(W)
-    V = jnp.eye(len(C), dtype=C.dtype) if V is None else jnp.asarray(V)
+    W = jnp.eye(len(part.A), dtype=part.A.dtype) if W is None else jnp.asarray(W, part.A.dtype)
+    V = jnp.eye(len(C), dtype=C.dtype) if V is None else jnp.asarray(V, C.dtype)
     check_weights(("W", W, len(part.A)), ("V", V, len(C)))
     _check_detectable(part.A, C)
-    size, inputs = part.B.shape
-    system = held(part.A, part.B, jnp.eye(size), jnp.eye(inputs), period)
-    noise = accumulated(part.A, W, period)
+    # The program of dlqr, with any weights.
+    dtype, (size, inputs) = part.A.dtype, part.B.shape
+    h = jnp.asarray(period, dtype)
+    system = held(part.A, part.B, jnp.eye(size, dtype=dtype), jnp.eye(inputs, dtype=dtype), h)
+    noise = accumulated(part.A, W, h)
     matrices = (system.A, system.B, C, noise, V)
     if covariance is None:
         estimator = KalmanFilter.steady(*matrices)
     else:
-        estimator = KalmanFilter(*matrices, covariance=jnp.asarray(covariance))
+        estimator = KalmanFilter(*matrices, covariance=jnp.asarray(covariance, dtype))
     u = jnp.ravel(linearization.equilibrium.u)
     return LQG(estimator, K, u, y, measured, period, lower, upper)
 

@@ -17,8 +17,10 @@ from jaxdae import __version__
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.tuning_pictures import draw
 from jaxdae.commands.tuning_report import record, report, StudyFindings, Tuned
+from jaxdae.commands.validation import breaking_times, stacked, Validation
 from jaxdae.models import get_model
 from jaxdae.models.studies import studies
+from jaxdae.models.study import Check, RANGE, Study
 from jaxdae.solvers import RK4
 from jaxdae.storage.files import held, write_json
 from jaxdae.systems import State
@@ -33,8 +35,6 @@ from jaxdae.tuning import (
     tune,
 )
 from jaxdae.tuning.certificate import Certificate, certificate
-from jaxdae.tuning.studies import Check, RANGE, Study
-from jaxdae.tuning.validation import breaking_times, stacked, Validation
 
 # Optimizers that take residuals; they need tens of evaluations where others need hundreds.
 _LEAST_SQUARES = ("lm", "gauss-newton")

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from jaxdae.commands.tuning_report import LABELS, named_gains, step_checks, StudyFindings
+from jaxdae.commands.validation import stacked, Validation
+from jaxdae.models.study import Study
 from jaxdae.plotting import plot_histories, plot_series, plot_tuning, save_figure
 from jaxdae.plotting.gains import CostPlane, Limit, plot_levels, plot_planes
 from jaxdae.plotting.readout import common_unit, with_unit
 from jaxdae.stability.stability_functions import amplification
 from jaxdae.systems import State
-from jaxdae.tuning.studies import Study
-from jaxdae.tuning.validation import stacked, Validation
 
 # Cells of the plane of gains in each direction, starts that its costs are means of, and cells of
 # the limit by theory.

@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdae.commands.validation import Comparison, Summary
+from jaxdae.models.study import Check, Study
 from jaxdae.tables import gain_text, table
 from jaxdae.tuning import SimulationObjective, TuningResult
 from jaxdae.tuning.certificate import Certificate
-from jaxdae.tuning.studies import Check, Study
-from jaxdae.tuning.validation import Comparison, Summary
 
 # Theory and tuning agree where they differ by no more.
 AGREEMENT = 0.03

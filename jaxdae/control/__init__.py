@@ -11,6 +11,7 @@ from jaxdae.control.base import (
     ControllerCapabilities as ControllerCapabilities,
     ControllerOutput as ControllerOutput,
 )
+from jaxdae.control.cascade import Cascade as Cascade
 from jaxdae.control.composition import Parallel as Parallel, Series as Series
 from jaxdae.control.digital_filter import DigitalFilter as DigitalFilter
 from jaxdae.control.digital_pid import DigitalPID as DigitalPID
@@ -25,6 +26,7 @@ from jaxdae.control.first_integrals import (
     right_inverse as right_inverse,
     StabilizedIntegrals as StabilizedIntegrals,
 )
+from jaxdae.control.inputs import Held as Held, Interpolated as Interpolated
 from jaxdae.control.inverse_dynamics import (
     Feedforward as Feedforward,
     inverse_dynamics as inverse_dynamics,

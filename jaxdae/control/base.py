@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -98,6 +97,11 @@ class AbstractHybridController(AbstractDynamicController):
     def moving(self, t, state: State) -> int:
         """How many entries come first and move along `rate`; others are kept."""
 
+    def prepared(self, t, state: State) -> "AbstractHybridController":
+        """What a run from a state takes in its place, with what is the same in all of it made."""
+        del t, state
+        return self
+
 
 class AbstractSampledController(AbstractHybridController):
     r"""A controller that is asked at multiples of a period, with a memory `c` that it keeps.
@@ -128,8 +132,7 @@ class AbstractSampledController(AbstractHybridController):
 
     def renew(self, t, q, v, w, c):
         (clock,) = self.clocks
-        # At other ends of steps nothing is computed.
-        return jax.lax.cond(clock.is_due(t), lambda: self.sample(t, q, v, w, c), lambda: c)
+        return jnp.where(clock.is_due(t), self.sample(t, q, v, w, c), c)
 
     def moving(self, t, state):
         del t, state
@@ -147,11 +150,11 @@ class ControlledSystem(AbstractWrappedSystem):
 
     Args:
         inner: the system that is controlled.
-        controller: its controller.
+        controller: its controller; `None` for one whose state changes at times alone.
         actuators: number `k` of the inner system's actuator states.
     """
 
-    controller: AbstractDynamicController
+    controller: AbstractDynamicController | None
     actuators: int = eqx.field(static=True)
 
     def force(self, t, q, v, w, u):
@@ -165,9 +168,10 @@ class ControlledSystem(AbstractWrappedSystem):
 
     def actuator_rate(self, t, q, v, w, u):
         w, c = w[: self.actuators], w[self.actuators :]
-        return jnp.concatenate(
-            [self.inner.actuator_rate(t, q, v, w, u), self.controller.rate(t, q, v, w, c)]
-        )
+        inner = self.inner.actuator_rate(t, q, v, w, u)
+        controller = self.controller
+        rate = jnp.zeros_like(c) if controller is None else controller.rate(t, q, v, w, c)
+        return jnp.concatenate([inner, rate])
 
 
 class ControllerOutput(Module):
@@ -202,6 +206,8 @@ def attach(
     """
     k = state.w.shape[-1]
     c = jnp.asarray(controller.initial(t, state), state.q.dtype)
+    if isinstance(controller, AbstractHybridController):
+        controller = controller.prepared(t, state)
     rate = eqx.filter_eval_shape(
         controller.rate, jnp.asarray(t, c.dtype), state.q, state.v, state.w, c
     )
@@ -214,7 +220,9 @@ def attach(
     if isinstance(controller, AbstractSampledController):
         _check_memory(controller, t, state, c)
     joint = State(state.q, state.v, jnp.concatenate([state.w, c]))
-    return ControlledSystem(system, controller, k), joint, ControllerOutput(controller, k)
+    kept = isinstance(controller, AbstractHybridController) and not controller.moving(t, state)
+    moved = ControlledSystem(system, None if kept else controller, k)
+    return moved, joint, ControllerOutput(controller, k)
 
 
 def _check_memory(controller: AbstractSampledController, t, state: State, c) -> None:

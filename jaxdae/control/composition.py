@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxdae.checks import fails
+from jaxdae.formulations.gains import is_number
 from jaxdae.reprs import Module
 
 
@@ -33,6 +34,11 @@ class Series(Module):
     def period(self) -> Any:
         """Of the samples that its parts are made for [s]; `None` where these have none."""
         return _period(self.parts)
+
+    @property
+    def takes_rates(self) -> bool:
+        """Whether all parts are for velocities that need not be rates of coordinates."""
+        return all(getattr(x, "takes_rates", True) for x in self.parts)
 
     @property
     def memory(self) -> tuple:
@@ -74,6 +80,11 @@ class Parallel(Module):
         return _period(self.parts)
 
     @property
+    def takes_rates(self) -> bool:
+        """Whether all parts are for velocities that need not be rates of coordinates."""
+        return all(getattr(x, "takes_rates", True) for x in self.parts)
+
+    @property
     def memory(self) -> tuple:
         """What the first sample is given: the memories of its parts."""
         return tuple(_memory(x) for x in self.parts)
@@ -88,8 +99,7 @@ class Parallel(Module):
 
 
 def _period(parts: tuple) -> Any:
-    own = [getattr(x, "period", None) for x in parts]
-    return next((x for x in own if x is not None), None)
+    return next((x.period for x in parts if getattr(x, "period", None) is not None), None)
 
 
 def _memory(part) -> Any:
@@ -112,7 +122,9 @@ def _check(parts: tuple, name: str) -> None:
     first = _period(parts)
     for part in parts:
         own = getattr(part, "period", None)
-        if own is not None and fails(lambda a, b: np.allclose(a, b, rtol=1e-6, atol=0), own, first):
+        if not (is_number(own) and is_number(first)):
+            continue
+        if fails(lambda a, b: np.allclose(a, b, rtol=1e-6, atol=0), own, first):
             raise ValueError(
                 f"parts of {name} are made for samples every {first} s and every {own} s; give "
                 "them one period."

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxdae.checks import fails
 from jaxdae.control.feedback import fed_forward, Input
 from jaxdae.control.limits import approached, Bound, check_above_zero, check_bounds, within
-from jaxdae.formulations.gains import apply_gain, check_finite_gain, Gain
+from jaxdae.formulations.gains import apply_gain, check_finite_gain, Gain, is_number
 from jaxdae.reprs import Module
 from jaxdae.systems.calls import check_parameters, describe_shape
 
@@ -90,8 +90,14 @@ class DigitalPID(Module):
         check_above_zero("rate", self.rate, " per second")
         check_above_zero("tracking_time", self.tracking_time, " s")
         check_bounds(self.lower, self.upper)
-        if fails(lambda x: np.all((x >= 0) & np.isfinite(x)), self.filter_time):
-            raise ValueError(f"filter_time must not be negative; got {self.filter_time} s.")
+        time = self.filter_time
+        if is_number(time) and fails(lambda x: np.all((x >= 0) & np.isfinite(x)), time):
+            raise ValueError(f"filter_time must not be negative; got {time} s.")
+
+    @property
+    def takes_rates(self) -> bool:
+        """Whether its feedforward is for velocities that need not be rates of coordinates."""
+        return getattr(self.feedforward, "takes_rates", True)
 
     @property
     def memory(self) -> PIDMemory:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.checks import fails
+from jaxdae.formulations.gains import is_number
 from jaxdae.reprs import Module
 
 Bound = float | Float[Array, ""] | Float[Array, " s"] | None
@@ -25,16 +26,16 @@ def approached(u, before, rate, period):
 
 
 def check_bounds(lower: Bound, upper: Bound) -> None:
-    """Refuse bounds that cross."""
-    if lower is None or upper is None:
+    """Refuse bounds that cross; parametrizations of them pass."""
+    if not (is_number(lower) and is_number(upper)):
         return
     if fails(lambda low, high: np.all(low < high), lower, upper):
         raise ValueError(f"bounds cross: lower = {lower} must be below upper = {upper}.")
 
 
 def check_above_zero(name: str, value: Any, unit: str) -> None:
-    """Require positive numbers."""
-    if value is not None and fails(lambda x: np.all((x > 0) & np.isfinite(x)), value):
+    """Require positive numbers; none, and parametrizations, pass."""
+    if is_number(value) and fails(lambda x: np.all((x > 0) & np.isfinite(x)), value):
         raise ValueError(f"{name} must be positive and finite; got {value}{unit}.")
 
 

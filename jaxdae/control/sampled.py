@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.checks import are_known, fails
 from jaxdae.control.base import AbstractHybridController
+from jaxdae.formulations.gains import is_number
 from jaxdae.solvers.clocks import Listed, Multiples, time_tolerance
 from jaxdae.systems.calls import check_parameters
 
@@ -92,6 +93,17 @@ class Sampled(AbstractHybridController):
         self.pending = _most_pending(period, delay) if pending is None else pending
 
     @property
+    def takes_rates(self) -> bool:
+        """Whether its policy is one for velocities that need not be rates of coordinates."""
+        return getattr(self.policy, "takes_rates", True)
+
+    def prepared(self, t, state):
+        """Without the memory of the start, which is in the state: what it is, is enough."""
+        del t
+        memory = jax.tree.map(lambda x: _shape_in(x, state.q.dtype), self.memory)
+        return eqx.tree_at(lambda x: x.memory, self, memory)
+
+    @property
     def clocks(self):
         listed = jnp.ndim(self.period) > 0
         kind: Any = Listed if listed else Multiples
@@ -122,13 +134,9 @@ class Sampled(AbstractHybridController):
         layout = self._layout(t, q, v, w)
         kept = layout.unpacked(c, self.pending)
         kept = self._taken(t, kept)
+        asked = self._asked(t, q, v, w, kept, layout)
         clock, *_ = self.clocks
-        # At other ends of steps the policy, which may take longer than a step, is not asked.
-        return jax.lax.cond(
-            clock.is_due(t),
-            lambda: self._asked(t, q, v, w, kept, layout).packed(),
-            lambda: kept.packed(),
-        )
+        return jnp.where(clock.is_due(t), asked.packed(), kept.packed())
 
     def moving(self, t, state):
         del t, state
@@ -184,7 +192,7 @@ class Sampled(AbstractHybridController):
         """
         dtype = q.dtype
         t, count = jnp.asarray(t, dtype), jnp.zeros((), dtype)
-        memory = jax.tree.map(lambda x: _in(x, dtype), self.memory)
+        memory = jax.tree.map(lambda x: _shape_in(x, dtype), self.memory)
         found = eqx.filter_eval_shape(self._policy, t, q, v, w, memory, count)
         if not isinstance(found, tuple) or len(found) != 2:
             raise ValueError(
@@ -234,7 +242,7 @@ class _Layout:
     Args:
         dtype: of the vector.
         output: shapes of the output.
-        memory: the memory that the first sample is given.
+        memory: shapes of the memory.
     """
 
     def __init__(self, dtype, output, memory):
@@ -278,10 +286,11 @@ def _flat(tree, dtype):
     return jnp.concatenate(parts) if parts else jnp.zeros(0, dtype)
 
 
-def _in(x, dtype):
-    """A leaf of a memory, floating-point numbers in the precision of the run."""
-    x = jnp.asarray(x)
-    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+def _shape_in(x, dtype) -> jax.ShapeDtypeStruct:
+    """What a leaf of a memory is; floating-point numbers are of the precision of the run."""
+    kind = jnp.result_type(x.dtype if hasattr(x, "dtype") else x)
+    kind = dtype if jnp.issubdtype(kind, jnp.floating) else kind
+    return jax.ShapeDtypeStruct(jnp.shape(x), kind)
 
 
 def _as_kind(x, dtype):
@@ -323,7 +332,8 @@ def _most_pending(period, delay) -> int:
 def _check_own_period(policy, period) -> None:
     """Refuse a policy that is made for one period, as `DigitalPID` is, at another one."""
     own = getattr(policy, "period", None)
-    if own is None:
+    # Also a parametrization while it is tuned.
+    if not (is_number(own) and is_number(period)):
         return
 
     def agree(own, period):

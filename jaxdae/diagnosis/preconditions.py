@@ -41,6 +41,7 @@ from jaxdae.systems.checks import (
     constraint_counts,
 )
 from jaxdae.systems.dynamics import refuse_reaction_forces
+from jaxdae.systems.precision import known_array
 from jaxdae.tables import root_text
 
 # More than round-off of roots that coincide to the fourth order makes of a factor of one.
@@ -206,8 +207,8 @@ def _check_shapes(system, formulation, controller, state, t0, method) -> None:
     if are_known(system, state, t0):
         with jax.core.eval_context():
             check_symmetric_mass(system, t0, state)
-            check_linear_rate(system, jnp.asarray(t0, state.q.dtype), state)
-    t = jnp.asarray(t0, state.q.dtype)
+            check_linear_rate(system, known_array(t0, state.q.dtype), state)
+    t = known_array(t0, state.q.dtype)
     if not formulation.capabilities.finds_reaction_forces:
         refuse_reaction_forces(system, t, state.q, state.v, state.w, u)
     check_forces(method, system, t, state, u)

@@ -16,8 +16,9 @@ from jaxdae.identification.uncertainty import (
     SampleCounts,
     seen_columns,
 )
+from jaxdae.linalg.tall import Short, shortened
 from jaxdae.tuning.damping import ComposedLeastSquares, levenberg_marquardt
-from jaxdae.tuning.linearization import initialized, Short, shortened, stepped
+from jaxdae.tuning.linearization import initialized, stepped
 
 # A step that changes the unknowns by this part of their standard errors, and the residuals by no
 # more than this part of the noise, is the last.

@@ -9,11 +9,11 @@ from jaxdae.control import HurwitzGains
 from jaxdae.formulations import Baumgarte, LinearLaw
 from jaxdae.models.base import ConstraintStudy, Model, ServoStudy
 from jaxdae.models.registry import get_model
+from jaxdae.models.study import common_checks, program_goal, Study, violation_goal
 from jaxdae.simulation.choices import find_formulation, K, make_formulation, name_of
 from jaxdae.systems import State
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.tuning.parametrizations import HurwitzPolynomial, Positive
-from jaxdae.tuning.studies import common_checks, program_goal, Study, violation_goal
 
 # Headings, where the name of the class is not the one of the field.
 _HEADINGS = {

@@ -48,7 +48,7 @@ def names_and_units(
     return names, units
 
 
-# The same of differential-algebraic equations, whose variables have no units.
+# The same of differential-algebraic equations.
 DAE_QUANTITIES = {
     "y": "variables y", "z": "algebraic variables z", "y_dot": "rates dy/dt", "u": "controls u",
 }  # fmt: skip
@@ -68,7 +68,7 @@ def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
     if equations:
         ts = readout.times(trajectory)
         columns, names = readout.flat(trajectory, values)[: ts.size], _entries(quantity, values)
-        units = [""] * len(names)
+        units = [""] * len(names) if quantity == "u" else trajectory.units_of(quantity)
     else:
         ts, columns = _curves(trajectory, quantity, values)
         names, units = names_and_units(trajectory, labels, quantity, columns.shape[1])

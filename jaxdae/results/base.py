@@ -3,14 +3,16 @@
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
+import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.results import tables
+from jaxdae.results.members import Varied
 from jaxdae.storage import runs
 
 
@@ -21,9 +23,43 @@ class AbstractRun(eqx.Module):
     def stored(self) -> Any:
         """All that can be read of the run, as NumPy arrays and without its declaration."""
 
+    @property
+    @abc.abstractmethod
+    def batch_shape(self) -> tuple[int, ...]:
+        """Lengths of the batch axes; empty for a single run."""
+
     @abc.abstractmethod
     def _tabled(self) -> Any:
         """What tables need of `stored`."""
+
+    def varying(self, axes: str | Sequence[str] | None = None, /, **values) -> Self:
+        """The same batch with what was varied to make it: named, carried along, stored.
+
+        For example, of two lengths by three angles:
+
+            batch = jax.vmap(jax.vmap(run, (None, 0)), (0, None))(lengths, angles)
+            batch = batch.varying(("length", "angle"), length=lengths, angle=angles)
+            batch[1].varied.values["angle"]      # three angles
+
+        Args:
+            axes: names of the batch axes.
+            values: numbers or texts by name; the first axes of each are those of the batch. Where
+                there are several, values with the name of an axis go along it alone.
+
+        Returns:
+            A batch whose attribute `varied` has the values, each with all axes of the batch.
+
+        Raises:
+            ValueError: for a single run, and for axes and values that do not fit.
+        """
+        run: Any = self
+        varied = Varied.of(self.batch_shape, axes, values)
+        if run.about is None:
+            return dataclasses.replace(run, varied=varied)
+        known = {name: x for name, x in run.known.items() if not name.startswith("varied.")}
+        known |= {name: np.asarray(x) for name, x in varied.arrays().items()}
+        about = dataclasses.replace(run.about, axes=varied.axes)
+        return dataclasses.replace(run, varied=varied, known=known, about=about)
 
     def save(self, path: str | Path) -> Path:
         """Write what can be read of the run to a file of NumPy's, without its declaration.

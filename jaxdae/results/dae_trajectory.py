@@ -1,5 +1,6 @@
 """The result of differential-algebraic equations that were solved."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,8 @@ from jaxdae.checks import are_known
 from jaxdae.events.records import GOES_ON
 from jaxdae.results import stored_equations
 from jaxdae.results.base import AbstractRun, of_members
-from jaxdae.results.members import checked_index
-from jaxdae.results.naming import AxisLabels
+from jaxdae.results.members import checked_index, dropped_axes, Varied
+from jaxdae.results.naming import AxisLabels, per_second
 from jaxdae.results.stored import plain_arrays, results_of
 from jaxdae.simulation.dae_problem import DAEProblem
 from jaxdae.simulation.invalid import invalidated
@@ -27,7 +28,7 @@ from jaxdae.storage import runs
 from jaxdae.storage.runs import About, with_head
 from jaxdae.systems.dae import DAE, is_implicit, Variables
 from jaxdae.systems.dae_equations import DAEEquations
-from jaxdae.systems.dae_names import variable_names
+from jaxdae.systems.dae_names import units_by_name, variable_names
 from jaxdae.systems.dae_start import condition_names, DAEViolation, nearest, violation
 
 
@@ -53,6 +54,7 @@ class DAETrajectory(AbstractRun):
         interpolation: dense output, or `None`; see `evaluate`.
         events: events that happened, `jaxdae.events.records.Events`: names, times, variables before
             and behind; `None` for a run without events.
+        varied: what differs between the members of a batch, where `varying` has said it.
     """
 
     ts: Any
@@ -74,6 +76,7 @@ class DAETrajectory(AbstractRun):
     # Of a run from a file.
     known: Any = None
     about: About | None = eqx.field(static=True, default=None)
+    varied: Varied | None = None
 
     @classmethod
     def of(cls, problem: DAEProblem, solution: Solution) -> "DAETrajectory":
@@ -116,6 +119,7 @@ class DAETrajectory(AbstractRun):
             stored_equations.variables_of(about, known, "last."), results_of(known["result"]),
             {**about.stats, **stats}, None, None, known["success"], structure["index"], None, None,
             about.why_not_native, stored_equations.events_of(about, known), dict(known), about,
+            Varied.from_arrays(known, about.axes),
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -222,6 +226,20 @@ class DAETrajectory(AbstractRun):
         return variable_names(_one_row(self), self._implicit)
 
     @property
+    def units(self) -> tuple[list[str], list[str]]:
+        """Units of the same, by `DAE.units`; empty where it says nothing."""
+        return self.units_of("y"), self.units_of("y_dot" if self._implicit else "z")
+
+    def units_of(self, quantity: str) -> list[str]:
+        """Units of the numbers in `y`, `z` or `y_dot`."""
+        if quantity == "y_dot":
+            return [per_second(unit) for unit in self.units_of("y")]
+        if self.about is not None:
+            return list(self.about.labels.get(f"{quantity}_units", ()))
+        names = dict(zip(("y", "z"), self.names, strict=True))[quantity]
+        return units_by_name(names, self.dae.units())
+
+    @property
     def violation_names(self) -> list[str]:
         """Names of the equations of `violation`."""
         if self.about is not None:
@@ -256,8 +274,16 @@ class DAETrajectory(AbstractRun):
             IndexError: for a member that there is not.
         """
         index = checked_index(index, self.batch_shape)
-        arrays, rest = eqx.partition(self, lambda x: eqx.is_array(x) or isinstance(x, np.ndarray))
-        return eqx.combine(jax.tree.map(lambda x: x[index], arrays), rest)
+        varied = None if self.varied is None else self.varied.chosen(index)
+        arrays, rest = eqx.partition(
+            dataclasses.replace(self, varied=None),
+            lambda x: eqx.is_array(x) or isinstance(x, np.ndarray),
+        )
+        chosen = eqx.combine(jax.tree.map(lambda x: x[index], arrays), rest)
+        if self.about is not None:
+            about = dataclasses.replace(self.about, axes=self.about.axes[dropped_axes(index) :])
+            chosen = dataclasses.replace(chosen, about=about)
+        return dataclasses.replace(chosen, varied=varied)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -266,8 +292,6 @@ class DAETrajectory(AbstractRun):
             parts = {"dae": self.arrays[0], "controller": self.arrays[1]}
             return plain_arrays(parts)[0]
         return with_head(self.known, "parameters.")
-
-    varied = None  # of batches made by `vmap` alone
 
     def stored(self) -> "DAETrajectory":
         """All that can be read of the run, as NumPy arrays and without its declaration.

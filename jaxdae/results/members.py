@@ -1,5 +1,6 @@
 """Members of a batch: which one is meant, and what differs between them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -7,6 +8,7 @@ import jax
 import numpy as np
 
 from jaxdae.checks import are_known
+from jaxdae.storage.runs import with_head
 
 
 class Varied(eqx.Module):
@@ -29,10 +31,20 @@ class Varied(eqx.Module):
         axes = _axis_names(shape, axes)
         return cls({name: _spread(name, x, shape, axes) for name, x in values.items()}, axes)
 
-    def chosen(self, index, dropped: int) -> "Varied":
-        """Of the members that are chosen; `dropped` says how many axes an index takes away."""
+    @classmethod
+    def from_arrays(cls, known: Mapping[str, Any], axes: tuple[str, ...]) -> "Varied | None":
+        """That of a run from a file, by its arrays; `None` where nothing was said."""
+        values = with_head(known, "varied.")
+        return cls(values, axes) if values or axes else None
+
+    def arrays(self) -> dict[str, Any]:
+        """What a file has of it, by name."""
+        return {f"varied.{name}": x for name, x in self.values.items()}
+
+    def chosen(self, index) -> "Varied":
+        """Of the members that are chosen."""
         values = {name: x[index] for name, x in self.values.items()}
-        return Varied(values, self.axes[dropped:])
+        return Varied(values, self.axes[dropped_axes(index) :])
 
 
 def _axis_names(shape: tuple[int, ...], axes) -> tuple[str, ...]:
@@ -68,6 +80,11 @@ def _spread(name: str, value, shape: tuple[int, ...], axes: tuple[str, ...]) -> 
         f"{name} has shape {given}, and the batch {shape}; its first axes must be those of the "
         f"batch{hint}."
     )
+
+
+def dropped_axes(index) -> int:
+    """How many axes of the batch an index takes away."""
+    return len(index) if isinstance(index, tuple) else int(isinstance(index, int))
 
 
 def checked_index(index, shape: tuple[int, ...]) -> Any:

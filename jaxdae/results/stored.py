@@ -76,8 +76,7 @@ def _read(run) -> dict[str, Any]:
         results |= {"success": run.success, **_of_events(run.events)}
     if run.held_rank is not None:
         results["held_rank"] = run.held_rank
-    varied = {} if run.varied is None else run.varied.values
-    results |= {f"varied.{name}": x for name, x in varied.items()}
+    results |= {} if run.varied is None else run.varied.arrays()
     return results | {f"stats.{k}": x for k, x in run.stats.items() if eqx.is_array(x)}
 
 

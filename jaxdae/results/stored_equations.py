@@ -51,12 +51,13 @@ def values(run: Any) -> tuple[dict[str, np.ndarray], About]:
         **{f"stats.{k}": x for k, x in run.stats.items() if eqx.is_array(x)},
         **{f"parameters.{name}": x for name, x in plain.items()},
         **({} if run.events is None else _of_events(run.events, second)),
+        **({} if run.varied is None else run.varied.arrays()),
     }  # fmt: skip
     # As a list, as dictionaries come back sorted.
     read = jax.device_get([*found.values()])
     arrays = {name: np.asarray(x) for name, x in zip(found, read, strict=True)}
     failed = run.final_time.ndim == 0 and not bool(run.success)
-    first, others = run.names
+    (first, others), (units, other_units) = run.names, run.units
     about = About(
         kind=EQUATIONS,
         model=type(run.dae).__name__,
@@ -64,7 +65,14 @@ def values(run: Any) -> tuple[dict[str, np.ndarray], About]:
         backend=run.backend,
         why_solver=run.why_solver,
         why_not_native=run.why_not_native,
-        labels={"y": tuple(first), second: tuple(others), "violation": tuple(run.violation_names)},
+        labels={
+            "y": tuple(first),
+            second: tuple(others),
+            "violation": tuple(run.violation_names),
+            "y_units": tuple(units),
+            "z_units": () if implicit else tuple(other_units),
+        },
+        axes=() if run.varied is None else run.varied.axes,
         stats={name: x for name, x in run.stats.items() if not eqx.is_array(x)},
         failure=describe_dae_failure(run) if failed else None,
         left_out=left_out,
@@ -140,8 +148,9 @@ def events_of(about: About, known: Mapping[str, Any]) -> Events | None:
 
 
 def quantities(run: Any) -> dict[str, AxisLabels]:
-    """Names of what of a stored run has rows, but for the times; no unit is claimed."""
+    """Names and units of what of a stored run has rows, but for the times."""
     rows, found = run.ts.ndim, {}
+    units = {name: iter(run.units_of(name)) for name in ("y", "z", "y_dot")}
     for key, x in run.known.items():
         head, _, rest = key.partition(".")
         if head not in ("y", "z", "y_dot", "u", "violation") or key == "violation.distance":
@@ -154,5 +163,6 @@ def quantities(run: Any) -> dict[str, AxisLabels]:
         base = f"d({base})/dt" if head == "y_dot" else base
         places = [*np.ndindex(*x.shape[rows:])]
         names = [base + "".join(f"[{i}]" for i in place) for place in places]
-        found[key] = AxisLabels(f"{key}_entry" if x.ndim > rows else "", names, [""] * len(names))
+        own = [next(units.get(head, iter(())), "") for _ in names]
+        found[key] = AxisLabels(f"{key}_entry" if x.ndim > rows else "", names, own)
     return found

@@ -1,7 +1,7 @@
 """The result of a simulation."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import solves
 from jaxdae.results import derived_quantities, described, stored
 from jaxdae.results.base import AbstractRun
-from jaxdae.results.members import checked_index, Varied
+from jaxdae.results.members import checked_index, dropped_axes, Varied
 from jaxdae.simulation.problem import Method, Problem, Solution
 from jaxdae.solvers.projected import between_steps
 from jaxdae.storage import runs
@@ -123,14 +123,14 @@ class Trajectory(AbstractRun):
             about: what is said of it.
         """
         has_work = WORKS[0] in known
-        varied, stats = with_head(known, "varied."), with_head(known, "stats.")
+        stats = with_head(known, "stats.")
         work: Any = Power(*(known[x] for x in WORKS)) if has_work else None
         return cls(
             known["ts"], None, known.get("final_time"), None, None, {**about.stats, **stats},
             work_integrals=work, why_not_native=about.why_not_native, solver=about.solver,
             known=known, about=about,
             events=stored.events_from(known, about.events),
-            varied=Varied(varied, about.axes) if varied or about.axes else None,
+            varied=Varied.from_arrays(known, about.axes),
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -433,11 +433,10 @@ class Trajectory(AbstractRun):
             IndexError: for a member that there is not.
         """
         index = checked_index(index, self.batch_shape)
-        dropped = len(index) if isinstance(index, tuple) else int(isinstance(index, int))
-        varied = None if self.varied is None else self.varied.chosen(index, dropped)
+        varied = None if self.varied is None else self.varied.chosen(index)
         if self.about is not None:
             known = {name: np.asarray(x[index]) for name, x in self.known.items()}
-            about = dataclasses.replace(self.about, axes=self.about.axes[dropped:])
+            about = dataclasses.replace(self.about, axes=self.about.axes[dropped_axes(index) :])
             return dataclasses.replace(
                 Trajectory.from_arrays(known, about), arrays=self.arrays, skeleton=self.skeleton
             )
@@ -462,34 +461,6 @@ class Trajectory(AbstractRun):
         if self.interpolation is None:
             raise ValueError("no dense output; run simulate(..., saveat=SaveAt(dense=True)).")
         return derived_quantities.at_time(self, jnp.asarray(t, self.final_time.dtype))
-
-    def varying(self, axes: str | Sequence[str] | None = None, /, **values) -> "Trajectory":
-        """The same batch with what was varied to make it: named, carried along, stored.
-
-        For example, of two lengths by three angles:
-
-            batch = jax.vmap(jax.vmap(run, (None, 0)), (0, None))(lengths, angles)
-            batch = batch.varying(("length", "angle"), length=lengths, angle=angles)
-            batch[1].varied.values["angle"]      # three angles
-
-        Args:
-            axes: names of the batch axes.
-            values: numbers or texts by name; the first axes of each are those of the batch. Where
-                there are several, values with the name of an axis go along it alone.
-
-        Returns:
-            A `Trajectory` whose attribute `varied` has the values, each with all axes of the batch.
-
-        Raises:
-            ValueError: for a single run, and for axes and values that do not fit.
-        """
-        varied = Varied.of(self.batch_shape, axes, values)
-        if self.about is None:
-            return dataclasses.replace(self, varied=varied)
-        known = {name: x for name, x in self.known.items() if not name.startswith("varied.")}
-        known |= {f"varied.{name}": np.asarray(x) for name, x in varied.values.items()}
-        about = dataclasses.replace(self.about, axes=varied.axes)
-        return dataclasses.replace(self, varied=varied, known=known, about=about)
 
     @staticmethod
     def load(path: str | Path) -> "Trajectory":

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Real
 
 
@@ -123,3 +124,12 @@ def direction_of(steps: Sequence[float]) -> int | None:
     """
     signs = {1 if step > 0 else -1 for step in steps}
     return signs.pop() if len(signs) == 1 else None
+
+
+def ends_of_steps(grids: list[np.ndarray], rows: int = 0) -> np.ndarray:
+    """Ends of the steps of several runs, one row each: the last one repeated in shorter ones.
+
+    Repeated ends are steps of no length, which change nothing.
+    """
+    most = max(rows, *(x.size for x in grids))
+    return np.stack([np.pad(x, (0, most - x.size), mode="edge") for x in grids])

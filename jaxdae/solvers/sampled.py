@@ -5,8 +5,10 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from optimistix import rms_norm
 
 from jaxdae.checks import are_known, fails
 from jaxdae.solvers.base import refuse_memory
@@ -43,6 +45,10 @@ class SampledEnds(AbstractChangedEnds):
         t = jnp.asarray(t, inner.w.dtype)
         c = controller.renew(t, state.q, state.v, state.w[:k], inner.w[k:])
         return eqx.tree_at(lambda x: x.w, inner, jnp.concatenate([inner.w[:k], c])), work
+
+    def is_due(self, t, args):
+        t = jnp.asarray(t)
+        return jnp.any(jnp.stack([x.is_due(t) for x in args[2].controller.clocks]))
 
     def dense(self, y0, y1, dense):
         if isinstance(self.solver, AbstractChangedEnds):
@@ -104,17 +110,26 @@ def _held(t1, t, before, after, y):
 class SampleSteps(AbstractAroundController):
     """A step size controller whose steps end at the times of clocks.
 
+    What is held has no error; a mean over all entries is one over the others.
+
     Args:
         controller: what chooses the steps between these.
+        size: numbers that are held.
         clocks: `None` until `with_clocks` has given them; times that are listed are no matter of
             this controller.
     """
 
     controller: Any
+    size: int = eqx.field(static=True)
     clocks: Any
 
-    def __init__(self, controller: diffrax.AbstractAdaptiveStepSizeController, clocks: Any = None):
-        self.controller, self.clocks = controller, clocks
+    def __init__(
+        self,
+        controller: diffrax.AbstractAdaptiveStepSizeController,
+        size: int,
+        clocks: Any = None,
+    ):
+        self.controller, self.size, self.clocks = controller, size, clocks
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
         end, state = super().init(terms, t0, t1, y0, dt0, args, func, error_order)
@@ -123,6 +138,10 @@ class SampleSteps(AbstractAroundController):
     def adapt_step_size(
         self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
     ):
+        if self.norm is rms_norm:
+            entries = sum(x.size for x in jax.tree.leaves(y_error))
+            larger = (entries / max(entries - self.size, 1)) ** 0.5
+            y_error = jax.tree.map(lambda x: larger * x, y_error)
         keep, begin, end, jumped, state, result = self.controller.adapt_step_size(
             t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
         )
@@ -134,16 +153,18 @@ class SampleSteps(AbstractAroundController):
         return end
 
 
-def with_samples(controller, clocks):
+def with_samples(controller, clocks, size: int):
     """A step size controller that ends steps at the samples, too; times it knows by itself stay.
 
     Args:
         controller: of the steps.
         clocks: of the controller that is sampled.
+        size: numbers that it keeps.
     """
     listed = listed_times(clocks)
     if type(controller) is diffrax.ClipStepSizeController:
-        inner = with_samples(controller.controller, [x for x in clocks if type(x) is not Listed])
+        others = [x for x in clocks if not isinstance(x, Listed)]
+        inner = with_samples(controller.controller, others, size)
         if listed is not None and controller.step_ts is not None:
             listed = jnp.sort(jnp.concatenate([controller.step_ts, listed]))
         steps = controller.step_ts if listed is None else listed
@@ -152,7 +173,7 @@ def with_samples(controller, clocks):
             lambda x: (x.controller, x.step_ts), controller, (inner, steps),
             is_leaf=lambda x: x is None,
         )  # fmt: skip
-    controller = SampleSteps(controller)
+    controller = SampleSteps(controller, size)
     return controller if listed is None else diffrax.ClipStepSizeController(controller, listed)
 
 
@@ -169,10 +190,10 @@ def with_clocks(controller, output):
     if not isinstance(controller, SampleSteps):
         return controller
     clocks = tuple(x for x in output.controller.clocks if not isinstance(x, Listed))
-    return SampleSteps(controller.controller, clocks)
+    return SampleSteps(controller.controller, controller.size, clocks)
 
 
-def check(controller, t0, t1, dt, control) -> None:
+def check(controller, t0, t1, dt, control, *, goes_on: bool = False) -> None:
     """Times of samples, and steps that can end there.
 
     Args:
@@ -181,14 +202,21 @@ def check(controller, t0, t1, dt, control) -> None:
         t1: end [s].
         dt: fixed step [s], or `None`.
         control: step size controller, or `None`.
+        goes_on: whether outputs may be on their way at the start.
 
     Raises:
         ValueError: saying which of them does not fit.
     """
-    name = type(controller).__name__
+    name = getattr(controller, "name", type(controller).__name__)
     clocks = controller.clocks
     for clock in clocks:
-        _check_clock(clock, name, t0, t1)
+        _check_clock(clock, name)
+        late = clock.delay, t0, t1
+        if not goes_on and fails(lambda x, t0, t1: x == 0 or t1 <= t0 or x < t1 - t0, *late):
+            raise ValueError(
+                f"the delay of {name}, {clock.delay} s, is as long as the run, from {t0} to {t1} "
+                "s: no output would take effect."
+            )
     if fails(lambda t0, t1: not t1 < t0, t0, t1):
         raise ValueError(
             f"{name} keeps a memory, which a run backward in time cannot give back: t1 = {t1} s is "
@@ -207,7 +235,7 @@ def check(controller, t0, t1, dt, control) -> None:
         )
 
 
-def _check_clock(clock, name: str, t0, t1) -> None:
+def _check_clock(clock, name: str) -> None:
     if isinstance(clock, Multiples):
         if fails(lambda x: np.ndim(x) == 0 and 0 < float(x) < np.inf, clock.period):
             raise ValueError(
@@ -220,11 +248,6 @@ def _check_clock(clock, name: str, t0, t1) -> None:
     if fails(lambda x: np.ndim(x) == 0 and 0 <= float(x) < np.inf, clock.delay):
         raise ValueError(
             f"the delay of {name} must be zero or a positive number of seconds; got {clock.delay}."
-        )
-    if fails(lambda delay, t0, t1: delay == 0 or t1 <= t0 or delay < t1 - t0, clock.delay, t0, t1):
-        raise ValueError(
-            f"the delay of {name}, {clock.delay} s, is as long as the run, from {t0} to {t1} s: "
-            "no output would take effect."
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
+import jax
 
 from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.solvers.base import time_of
@@ -83,8 +84,24 @@ class AbstractChangedEnds(AbstractAroundSolver):
         y1, error, dense, solver_state, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state, made_jump=True
         )
-        y1 = with_nan_safe_derivative(self.finish, y1, time_of(terms, t1), y1, args)
+        y1 = with_nan_safe_derivative(self._finished, y1, time_of(terms, t1), y1, args)
         return y1, error, self.dense(y0, y1, dense), solver_state, result
+
+    def _finished(self, t, y, args):
+        due = self.is_due(t, args)
+        if due is None:
+            return self.finish(t, y, args)
+        # What may take longer than a step is not computed at other times.
+        return jax.lax.cond(due, lambda: self.finish(t, y, args), lambda: y)
+
+    def is_due(self, t, args) -> Any:
+        """Whether ends of steps are changed at a time [s]; `None` where all are.
+
+        Args:
+            t: time [s].
+            args: `(system, formulation, controller)`.
+        """
+        del t, args
 
     def dense(self, y0, y1, dense: dict[str, Any]) -> dict[str, Any]:
         """What dense output is made of.

@@ -96,6 +96,14 @@ def traced_in_words(name: str, function: Callable, *args) -> Any:
         raise UntraceableError(text) from error
 
 
+def array_in_words(name: str, function: Callable, *args) -> Any:
+    """What a user's function returns that may be given traced values, as an array."""
+    returned = traced_in_words(name, function, *args)
+    if returned is None:
+        raise ValueError(f"{name} returned nothing; end it with `return …`.")
+    return jnp.asarray(returned)
+
+
 def check_instance(name: str, value: Any, kind: Any, example: str) -> None:
     """An argument of the right kind."""
     if not isinstance(value, kind):

@@ -1,5 +1,6 @@
 """The declaration of differential-algebraic equations that need not be mechanics."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxtyping import Array, PyTree, Real
@@ -87,6 +88,14 @@ class DAE(Module):
             y_dot: their rates `dy/dt`, of the same structure.
             u: control input, or `None`.
         """
+
+    def units(self) -> Mapping[str, str]:
+        """Units of variables by name, for pictures and tables: `{"y['charge']": "C", "z": "A"}`.
+
+        A name stands for all entries below it, as in `consistent_start(…, hold=…)`; those of rates
+        follow. What is not named has none.
+        """
+        return {}
 
 
 def declares(dae: DAE, name: str) -> bool:

@@ -1,5 +1,6 @@
 """What must hold of differential-algebraic equations: shapes, squareness, ranks, the index."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -23,7 +24,7 @@ from jaxdae.systems.calls import (
 from jaxdae.systems.class_checks import check_class, check_resolved
 from jaxdae.systems.dae import DAE, declares, is_implicit, Variables
 from jaxdae.systems.dae_equations import beside_rates, DAEEquations, dtype_of, lengths
-from jaxdae.systems.dae_names import entry_names, listed, variable_names
+from jaxdae.systems.dae_names import entry_names, is_below, listed, variable_names
 from jaxdae.systems.precision import as_floats
 
 
@@ -56,6 +57,7 @@ def check_shapes(equations: DAEEquations, t, variables: Variables) -> None:
     check_class(type(dae), DAE)
     check_resolved(dae)
     _check_form(dae, name)
+    _check_units(dae, name, variables)
     y, z = variables
     u = _example_input(equations, t, variables)
     if is_implicit(dae):
@@ -282,6 +284,19 @@ def _check_form(dae: DAE, name: str) -> None:
             f"{name} declares {beside[0]} beside residual, which would be ignored: put it into the "
             "residual, or declare rate in its place."
         )
+
+
+def _check_units(dae: DAE, name: str, variables: Variables) -> None:
+    units = dae.units()
+    if not (isinstance(units, Mapping) and all(isinstance(x, str) for x in units.values())):
+        raise ValueError(f"{name}.units returned {units!r}; it must return texts by names.")
+    known = entry_names("y", variables.y)
+    known += [] if is_implicit(dae) else entry_names("z", variables.z)
+    for one in units:
+        if not any(is_below(x, one) for x in known):
+            raise ValueError(
+                f"{name}.units: nothing is called {one!r}; there are {listed(known, 20)}."
+            )
 
 
 def _check_square(name: str, function: str, out, what: str, unknowns: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Names of the variables and equations of a declaration, from the keys of pytrees."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,6 +23,17 @@ def variable_names(variables: Variables, implicit: bool) -> tuple[list[str], lis
     """Names of the numbers in `y`, and in `z` or, of implicit equations, in `y_dot`."""
     second = "y_dot" if implicit else "z"
     return entry_names("y", variables.y), entry_names(second, variables.z)
+
+
+def is_below(name: str, prefix: str) -> bool:
+    """Whether a name is another one, or one of the entries below it."""
+    return name == prefix or (name.startswith(prefix) and name[len(prefix)] in "[.")
+
+
+def units_by_name(names: list[str], units: Mapping[str, str]) -> list[str]:
+    """Units of variables; what is said of an entry goes before what is said of those around it."""
+    found = ([x for x in units if is_below(name, x)] for name in names)
+    return [units[max(x, key=len)] if x else "" for x in found]
 
 
 def listed(names: list[str], most: int = 8) -> str:

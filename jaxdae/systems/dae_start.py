@@ -21,7 +21,7 @@ from jaxdae.systems.dae_checks import (
     index_of,
 )
 from jaxdae.systems.dae_equations import beside_rates, DAEEquations, dtype_of, lengths
-from jaxdae.systems.dae_names import listed, variable_names
+from jaxdae.systems.dae_names import is_below, listed, variable_names
 from jaxdae.systems.precision import in_dtype
 
 
@@ -115,10 +115,10 @@ def _free(given: Variables, hold, index: int, implicit: bool) -> Movable | None:
     second = "y_dot" if implicit else "z"
     known = [*names[0], *names[1]]
     for name in hold:
-        if not any(_is_below(x, name) for x in known):
+        if not any(is_below(x, name) for x in known):
             raise ValueError(f"hold: nothing is called {name!r}; there are y, {second}, "
                              f"{listed(known, 20)}.")  # fmt: skip
-    free = Movable(*(np.array([not any(_is_below(x, h) for h in hold) for x in part], bool)
+    free = Movable(*(np.array([not any(is_below(x, h) for h in hold) for x in part], bool)
                   for part in names))  # fmt: skip
     if (implicit or index == 2) and not free.z.all():
         held = [x for x, moves in zip(names[1], free.z, strict=True) if not moves]
@@ -129,11 +129,6 @@ def _free(given: Variables, hold, index: int, implicit: bool) -> Movable | None:
     if index == 1 and not implicit and not free.y.any() and free.z.all():
         return None
     return free
-
-
-def _is_below(name: str, prefix: str) -> bool:
-    """Whether a name is another one, or one of the entries below it."""
-    return name == prefix or (name.startswith(prefix) and name[len(prefix)] in "[.")
 
 
 @jit

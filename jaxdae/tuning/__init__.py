@@ -1,18 +1,20 @@
 """Tuning of gains and parameters by gradients: parametrizations, objectives, the loop."""
 
 from jaxdae import names as _names
+from jaxdae.analysis.stability_certificate import StabilityCertificate as StabilityCertificate
 from jaxdae.storage.checkpoints import CheckpointError as CheckpointError
+from jaxdae.systems.random_states import (
+    perturbed_states as perturbed_states,
+    random_starts as random_starts,
+)
 from jaxdae.tuning.averaging import parameter_average as parameter_average
 from jaxdae.tuning.certificate import (
     Certificate as Certificate,
     certificate as certificate,
-    StabilityCertificate as StabilityCertificate,
 )
 from jaxdae.tuning.conditions import (
     Conditions as Conditions,
     Members as Members,
-    perturbed_states as perturbed_states,
-    random_starts as random_starts,
 )
 from jaxdae.tuning.constraints import Equality as Equality, Inequality as Inequality
 from jaxdae.tuning.costs import (

@@ -8,7 +8,7 @@ itself, the worst of so many states along the motions of the runs, and not of th
 
 import dataclasses
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,53 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxdae.analysis.lyapunov import lyapunov_certificate
-from jaxdae.analysis.steps import spectral_limit
+from jaxdae.analysis.stability_certificate import StabilityCertificate, worst_stability
 from jaxdae.compiled import jit
 from jaxdae.control.base import capabilities_of
 from jaxdae.formulations.structure import depends_on_any
 from jaxdae.solvers.projected import parts_of
-from jaxdae.stability.stability_functions import amplification, has_stability_function
+from jaxdae.stability.stability_functions import has_stability_function
 from jaxdae.systems.checks import constraint_counts
-from jaxdae.tables import root_text
 
-# Different matrices that are examined: each takes milliseconds, and most objectives have one.
-_MOST_MATRICES = 16
 _KINDS = ("constraint", "servo-constraint")
 # States of each motion at which they are taken, its start and end among them.
 _ROWS = 9
 # Failed members that are named.
 _MOST_NAMES = 8
-
-
-class StabilityCertificate(NamedTuple):
-    """Decay of what is stabilized, the least over all starts and variations.
-
-    Args:
-        what: "constraint" or "servo-constraint".
-        lyapunov_rate: rate [1/s] at which the norm of a Lyapunov function is sure to decay; `None`
-            where there is none, because a violation does not decay.
-        slowest_root: the root of the perturbation equations with the largest real part [1/s].
-        step_limit: largest step [s] that damps all roots; infinite where every step does, `None`
-            where there is no rate or the method has no stability function.
-        step: largest step of the objective [s], `None` of adaptive runs.
-        step_margin: `step_limit / step`; above 1 every step damps.
-        factor: largest factor by which any of the objective's steps multiplies a mode of the
-            violation: under several steps not always that of the largest.
-        steps: number of different steps of the objective.
-        states: number of states along the motions, starts included, of which it is the worst;
-            `None` where the perturbation equations are the same at all of them.
-    """
-
-    what: str
-    lyapunov_rate: float | None
-    slowest_root: complex
-    step_limit: float | None = None
-    step: float | None = None
-    step_margin: float | None = None
-    factor: float | None = None
-    steps: int = 0
-    states: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +72,7 @@ class Certificate:
 
     def summary(self) -> str:
         """All of it in one line."""
-        parts = [_in_words(x) for x in self.stability] or ["no stabilization to certify"]
+        parts = [x.summary() for x in self.stability] or ["no stabilization to certify"]
         reached = self.members - self.failed
         worst = f"worst cost {self.worst_cost:.4g} of {reached} runs ({self.worst_member})"
         parts.append(worst if reached else "no run reached its end")
@@ -228,79 +194,14 @@ def _stability(
             continue
         if varying and not saved:
             notes.append(f"no states of the runs are saved: {what} rates are those of the starts")
-        distinct, note = _distinct(np.asarray(matrices, np.float64), what)
-        notes += note
-        if distinct:
-            worst = _slowest([_certified(what, H, solver, steps) for H in distinct])
+        numbers = np.asarray(matrices, np.float64)
+        worst, wrong = worst_stability(what, numbers, solver, steps)
+        if wrong:
+            words = f"the {what} perturbation equations are not finite at {wrong} of"
+            notes.append(f"{words} {len(matrices)} states")
+        if worst is not None:
             found.append(worst._replace(states=len(matrices) if varying else None))
     return tuple(found), (*notes, *_unknown(objective, params, found, solver, step))
-
-
-def _distinct(matrices, what: str) -> tuple[list[np.ndarray], list[str]]:
-    """Different ones among matrices at several states; where there are many, the extreme ones."""
-    finite = np.isfinite(matrices).all(axis=(1, 2))
-    wrong, count = int((~finite).sum()), len(matrices)
-    notes = [f"the {what} perturbation equations are not finite at {wrong} of {count} states"]
-    kept = np.unique(matrices[finite], axis=0) if finite.any() else matrices[:0]
-    if len(kept) > _MOST_MATRICES:
-        # The slowest roots limit rates, the largest limit steps.
-        roots = np.linalg.eigvals(kept)
-        slowest, largest = np.argsort(-roots.real.max(axis=1)), np.argsort(-abs(roots).max(axis=1))
-        half = _MOST_MATRICES // 2
-        kept = kept[np.unique(np.concatenate([slowest[:half], largest[:half]]))]
-    return list(kept), notes if wrong else []
-
-
-def _certified(what: str, H, solver, steps: tuple[float, ...]) -> StabilityCertificate:
-    """Of one matrix and all steps of an objective; none where they are adaptive."""
-    roots, step = np.linalg.eigvals(H), max(steps, default=None)
-    count, slowest = len(set(steps)), complex(roots[np.argmax(roots.real)])
-    if not slowest.real < 0:
-        return StabilityCertificate(what, None, slowest, step=step, steps=count)
-    rate = _guaranteed_rate(H)
-    if not has_stability_function(solver) or step is None:
-        return StabilityCertificate(what, rate, slowest, step=step, steps=count)
-    limit = spectral_limit(roots, solver).limit
-    factor = float(np.max(amplification(solver, np.multiply.outer(steps, roots))))
-    return StabilityCertificate(what, rate, slowest, limit, step, limit / step, factor, count)
-
-
-def _guaranteed_rate(H) -> float | None:
-    """Rate of the norm of a Lyapunov function: the best of those with one parameter, or balanced.
-
-    `H` of one half and no velocity constraints is that of `lyapunov_certificate`.
-    """
-    half = len(H) // 2
-    block = np.block([[np.zeros((half, half)), np.eye(half)]])
-    if len(H) == 2 * half and np.array_equal(H[:half], block):
-        try:
-            return lyapunov_certificate(-H[half:, half:], -H[half:, :half]).rate
-        except ValueError:
-            pass  # gains that are not symmetric positive definite, though H is Hurwitz
-    from scipy.linalg import matrix_balance
-
-    balanced, _ = matrix_balance(H, permute=False, separate=True)
-    try:
-        return lyapunov_certificate(H=balanced).rate / 2
-    except ValueError:
-        return None
-
-
-def _slowest(each: list[StabilityCertificate]) -> StabilityCertificate:
-    """The least of each over several states: of rates, limits and margins; the largest factor."""
-    unstable = [x for x in each if x.lyapunov_rate is None]
-    if unstable:
-        return max(unstable, key=lambda x: x.slowest_root.real)
-    slowest = min(each, key=lambda x: x.lyapunov_rate or 0.0)
-    if slowest.step_limit is None:
-        return slowest
-    shortest = min(each, key=lambda x: x.step_limit or 0.0)
-    return slowest._replace(
-        step_limit=shortest.step_limit,
-        step_margin=shortest.step_margin,
-        factor=max(x.factor or 0.0 for x in each),
-        slowest_root=max((x.slowest_root for x in each), key=lambda x: x.real),
-    )
 
 
 def _unknown(objective, params, found, solver, step) -> list[str]:
@@ -319,26 +220,6 @@ def _unknown(objective, params, found, solver, step) -> list[str]:
     elif found and not has_stability_function(solver):
         notes.append(f"{type(solver).__name__} has no stability function: no step limit is known")
     return notes
-
-
-def _in_words(x: StabilityCertificate) -> str:
-    if x.lyapunov_rate is None:
-        return f"{x.what} violations do not decay: root {root_text(x.slowest_root, 4)} 1/s"
-    where = "" if x.states is None else f" at the worst of {x.states} states of the motions"
-    text = f"{x.what} violations decay by exp(-{x.lyapunov_rate:.4g} t){where}"
-    if x.step_margin is None or x.step_limit is None or x.factor is None or x.step is None:
-        return text
-    if x.factor > 1:
-        return (
-            f"UNSTABLE: a step of up to {x.step:.4g} s multiplies {x.what} violations by "
-            f"{x.factor:.3g}, the step limit is {x.step_limit:.4g} s ({text} under exact "
-            "integration alone); take smaller gains or shorter steps"
-        )
-    most = "at most " if x.steps > 1 else ""
-    return (
-        f"{text}, step limit {x.step_limit:.4g} s = {x.step_margin:.3g} steps, "
-        f"modes times {most}{x.factor:.3g} in each"
-    )
 
 
 def _least(values) -> float | None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxdae.reprs import Module
-from jaxdae.systems.calls import traced_in_words
+from jaxdae.systems.calls import array_in_words
 
 
 class Equality(Module):
@@ -64,10 +64,7 @@ def _numbered(constraints: tuple[Constraint, ...]) -> Iterator[Constraint]:
 def constraint_values(constraint: Constraint, params: PyTree) -> Float[Array, " c"]:
     """Values of a constraint as a vector."""
     what = f"the constraint {constraint.name!r}"
-    values = traced_in_words(what, constraint.function, params)
-    if values is None:
-        raise ValueError(f"tune: {what} returned nothing; end it with `return …`.")
-    values = jnp.ravel(jnp.asarray(values))
+    values = jnp.ravel(array_in_words(what, constraint.function, params))
     if values.size == 0 or not jnp.issubdtype(values.dtype, jnp.floating):
         raise ValueError(
             f"tune: {what} returned {values.dtype}[{values.size}], needs at least one real "

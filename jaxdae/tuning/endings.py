@@ -1,10 +1,11 @@
 """Why a start of a tuning run ends, and what that is in words."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 
 class Ending(NamedTuple):
@@ -106,6 +107,8 @@ def after_all_steps(
 
 # The gradient's norm beyond so many times its median tells that gradients grow along the runs.
 _OUTLIER = 1e4
+# Part of the draws that may fail before it is warned of.
+_MOST_SKIPPED = 0.1
 
 
 def after_draws(loss: Float[np.ndarray, " rows"], gradient_norm: Float[np.ndarray, " rows"]) -> str:
@@ -120,19 +123,26 @@ def after_draws(loss: Float[np.ndarray, " rows"], gradient_norm: Float[np.ndarra
     return words + f"; {count} of {loss.size} were not finite" * bool(count)
 
 
-def outlying_gradients(gradient_norm: Float[np.ndarray, " rows"]) -> str | None:
-    """What gradients that are far larger than most tell, in words."""
+def findings_of_draws(
+    gradient_norm: Float[np.ndarray, " rows"], skipped: Bool[np.ndarray, " rows"]
+) -> Iterator[str]:
+    """What may be wrong with a training on draws, in words."""
+    if np.mean(skipped) > _MOST_SKIPPED:
+        yield (
+            f"{np.sum(skipped)} of {skipped.size} draws made no step, as their losses or gradients "
+            "were not finite: one run that fails is enough. Draw nearer to the mean, or take "
+            "shorter runs or steps"
+        )
     norms = np.where(np.isfinite(gradient_norm), gradient_norm, 0.0)
     usual, largest = np.median(norms[norms > 0]) if norms.any() else 0.0, norms.max(initial=0.0)
-    if not largest > _OUTLIER * usual:
-        return None
-    return (
-        f"the gradient's norm at step {int(np.argmax(norms))} is {largest:.3g}, "
-        f"{largest / usual:.1e} times the median: a sum with it loses "
-        f"{np.log10(largest / usual):.0f} digits of others. Gradients of long unstable runs grow; "
-        "`jaxdae.tuning.gradient_growth` measures how fast, `Stochastic(function, horizon=…)` "
-        "begins with shorter runs, and optax.clip_by_global_norm bounds the steps"
-    )
+    if largest > _OUTLIER * usual:
+        yield (
+            f"the gradient's norm at step {int(np.argmax(norms))} is {largest:.3g}, "
+            f"{largest / usual:.1e} times the median: a sum with it loses "
+            f"{np.log10(largest / usual):.0f} digits of others. Gradients of long unstable runs "
+            "grow; `jaxdae.tuning.gradient_growth` measures how fast, `Stochastic(function, "
+            "horizon=…)` begins with shorter runs, and optax.clip_by_global_norm bounds the steps"
+        )
 
 
 def require_a_start(loss: np.ndarray, norm: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxdae.reprs import shown
 from jaxdae.systems.calls import check_parameters
-from jaxdae.tuning.conditions import check_key
+from jaxdae.systems.random_states import check_key
 from jaxdae.tuning.parametrizations import resolve
 from jaxdae.tuning.problem import split
 

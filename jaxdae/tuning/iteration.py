@@ -16,10 +16,11 @@ import optimistix as optx
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxdae.linalg.tall import shortened
 from jaxdae.reprs import Module
 from jaxdae.tuning import endings
 from jaxdae.tuning.descent import gradient_step
-from jaxdae.tuning.linearization import initialized, shortened, stepped
+from jaxdae.tuning.linearization import initialized, stepped
 from jaxdae.tuning.problem import (
     Progress,
     Record,

@@ -21,15 +21,15 @@ from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_counts, check_least, is_real
 from jaxdae.storage import checkpoints
 from jaxdae.systems.calls import described
+from jaxdae.systems.random_states import check_key
 from jaxdae.tuning import resumption
-from jaxdae.tuning.conditions import check_key
 from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.descent import DESCENT, validate
 from jaxdae.tuning.endings import (
     after_all_steps,
     after_draws,
+    findings_of_draws,
     in_words,
-    outlying_gradients,
     require_a_start,
 )
 from jaxdae.tuning.optimizers import choose, Mode
@@ -223,9 +223,12 @@ def tune(
         result = _result(run, chosen, params, _in_words(run, reason), began, before)
     if result.stop_reason in ("stalled", "infeasible"):
         warnings.warn(f"tune: {result.ending}.", stacklevel=2)
-    outlying = outlying_gradients(result.history.gradient_norm)
-    if chosen.problem.key is not None and outlying is not None:
-        warnings.warn(f"tune: {outlying}.", stacklevel=2)
+    if not np.isfinite(result.loss):
+        text = "tune: no validation was finite: the initial parameters are returned"
+        warnings.warn(f"{text}; validate by runs that they survive.", stacklevel=2)
+    if chosen.problem.key is not None:
+        for text in findings_of_draws(result.history.gradient_norm, result.history.skipped):
+            warnings.warn(f"tune: {text}.", stacklevel=2)
     return result
 
 
@@ -454,15 +457,20 @@ def _loop(run: TuningLoop | ScipyRun, file: _File, progress: bool, callback) -> 
 
         def after() -> str | None:
             file.save(run, due_only=True)
+            if callback is None and not progress:
+                return None
+            start, loss, params = run.best()
             if progress:
-                start, loss, _ = run.best()
                 skipped = int(run.history.skipped[:, start].sum())
-                bar.set_postfix(loss=f"{loss:.4g}", skipped=skipped, refresh=False)
+                said: dict[str, Any] = {"loss": f"{loss:.4g}", "skipped": skipped}
+                if run.problem.validation is not None:
+                    last = run.last()[1].loss[start]
+                    said |= {"loss": f"{last:.4g}", "validation": f"{loss:.4g}"}
+                bar.set_postfix(said, refresh=False)
                 bar.update(run.rows - 1 - bar.n)
             if callback is None:
                 return None
             row, record = run.last()
-            _, loss, params = run.best()
             asked = run.history.validation
             validation = None if asked is None else asked[row]
             stops = callback(TuningStep(row, *record, loss, resolve(params), validation))

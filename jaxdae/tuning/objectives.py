@@ -18,12 +18,12 @@ from jaxdae.reprs import Module
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import simulate, step_ends
 from jaxdae.simulation.backends import Backend
-from jaxdae.solvers.grid import direction_of, Grid
+from jaxdae.solvers.grid import direction_of, ends_of_steps, Grid
 from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance, described
 from jaxdae.tuning.certificate import Certificate, certificate
-from jaxdae.tuning.conditions import Conditions, ends_of_steps, Member, Members
+from jaxdae.tuning.conditions import Conditions, Member, Members
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
 

@@ -168,7 +168,7 @@ class HurwitzPolynomial(AbstractParametrization):
         if (coefficients is None) == (roots is None):
             raise ValueError("HurwitzPolynomial: give exactly one of `coefficients` and `roots`.")
         values = _concrete_vector(coefficients if roots is None else roots)
-        located = _roots(values) if roots is None else values
+        located = np.polynomial.Polynomial([*values, 1.0]).roots() if roots is None else values
         _require_hurwitz(located)
         dtype = jnp.real(1.0 * jnp.asarray(values)).dtype
         self.raw = jnp.log(jnp.asarray(_factors(located), dtype=dtype))
@@ -286,13 +286,6 @@ def _concrete_vector(values: Any) -> np.ndarray:
     if not np.all(np.isfinite(array)):
         raise ValueError(f"HurwitzPolynomial: {array} is not finite; pass finite numbers.")
     return array
-
-
-def _roots(coefficients: np.ndarray) -> np.ndarray:
-    """Roots of the monic polynomial with the given ascending coefficients."""
-    roots = np.roots(np.concatenate([[1.0], coefficients[::-1]]))
-    # numpy.roots drops vanishing trailing coefficients: they are roots at zero.
-    return np.concatenate([roots, np.zeros(coefficients.size - roots.size)])
 
 
 def _require_hurwitz(roots: np.ndarray) -> None:

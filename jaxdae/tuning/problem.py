@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxdae.reprs import Module
-from jaxdae.systems.calls import traced_in_words
+from jaxdae.systems.calls import array_in_words
 from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.parametrizations import resolve, trainable
 from jaxdae.tuning.stochastic import LAST_STEP, Stochastic
@@ -152,10 +152,7 @@ class TuningProblem(Module):
     def residuals(self, trained: PyTree) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
         """Residuals at a trained part, and once more as what comes beside their derivative."""
         params, method = resolve(self.params(trained)), self.objective.residuals
-        residuals = traced_in_words("the residuals", method, params)
-        if residuals is None:
-            raise ValueError("tune: `residuals` returned nothing; end it with `return …`.")
-        residuals = jnp.ravel(jnp.asarray(residuals))
+        residuals = jnp.ravel(array_in_words("the residuals", method, params))
         if residuals.size == 0 or not jnp.issubdtype(residuals.dtype, jnp.floating):
             raise ValueError(
                 f"tune: `residuals` returned {residuals.dtype}[{residuals.size}], needs a vector "
@@ -196,10 +193,7 @@ class TuningProblem(Module):
 
 def _scalar(what: str, function: Callable, params: PyTree) -> Float[Array, ""]:
     """The value of an objective or of a validation."""
-    loss = traced_in_words(f"the {what}", function, params)
-    if loss is None:
-        raise ValueError(f"tune: the {what} returned nothing; end it with `return …`.")
-    loss = jnp.asarray(loss)
+    loss = array_in_words(f"the {what}", function, params)
     if loss.shape == () and jnp.issubdtype(loss.dtype, jnp.floating):
         return loss
     remedy = "sum or average its entries"

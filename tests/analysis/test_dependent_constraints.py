@@ -32,6 +32,7 @@ def test_the_platform_hangs_and_swings_as_a_pendulum():
     assert found.verdict == "stable"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", [1e-8, 0.1])
 def test_the_consistent_state_is_the_nearest_of_the_motion(off):
     """In the mass metric, found along the curve of the minimal coordinate."""

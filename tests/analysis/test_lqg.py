@@ -7,6 +7,8 @@ import pytest
 import scipy.integrate
 import scipy.linalg
 
+import jaxdae
+from helpers.drifting import drifting
 from helpers.sampled_plants import PERIOD, place, upright
 from jaxdae.analysis import dlqr, KalmanFilter, lqg
 
@@ -122,6 +124,34 @@ def test_gradients_by_noise_and_weights_agree_in_both_modes_with_differences():
     np.testing.assert_allclose(forward, difference, rtol=1e-6)
 
 
+class Driven(jaxdae.System):
+    """A mass pushed by an actuator, `w' = u - 2 w`."""
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        return w
+
+    def actuator_rate(self, t, q, v, w, u):
+        return u - 2.0 * w
+
+
+def test_measurements_of_errors_that_move_and_of_actuators():
+    """`v2 = q2 / 2 + q1` in the state `(q1, v1, z2)`, and an actuator in `(q, v, w)`."""
+    _, linear = drifting()
+    law = lqg(linear, lambda t, q, v, w: jnp.stack([q[1], v[1]]), period=PERIOD)
+    np.testing.assert_allclose(law.filter.C, [[0, 0, 1], [1, 0, 0.5]], atol=1e-12)
+    assert law.roots is not None
+    assert len(law.roots) == 6
+    assert np.abs(law.roots).max() < 1
+    rest = jaxdae.equilibrium(Driven(), jnp.ones(1), jnp.zeros(1), jnp.zeros(1))
+    both = jaxdae.linearize(Driven(), rest)
+    law = lqg(both, lambda t, q, v, w: jnp.concatenate([w, 3 * q + v * q]), period=PERIOD)
+    np.testing.assert_allclose(law.filter.C, [[0, 0, 1], [3, 1, 0]], atol=1e-12)
+    np.testing.assert_allclose(law.y, [0, 3], atol=1e-12)
+
+
 def test_the_input_is_kept_within_bounds_and_predicted_with_them():
     _, linear = upright()
     law = lqg(linear, place, period=PERIOD, lower=-0.2, upper=0.1)
@@ -162,5 +192,7 @@ def test_what_does_not_fit_is_refused():
         lqg(linear, place, period=PERIOD, W=np.diag([1.0, -1.0]))
     with pytest.raises(ValueError, match=r"either the covariance .* or a constant gain"):
         KalmanFilter(A, B, C, W, V)
+    with pytest.raises(ValueError, match=r"either the covariance .* or a constant gain"):
+        KalmanFilter(A, B, C, W, V, covariance=jnp.eye(2), gain=jnp.ones((2, 1)))
     with pytest.raises(ValueError, match=r"C must have shape \(p, 2\); got \(1, 3\)"):
         KalmanFilter.steady(A, B, np.ones((1, 3)), W, V)

@@ -8,12 +8,8 @@ import pytest
 import scipy.linalg
 
 import jaxdae
-from jaxdae.analysis import (
-    controllability,
-    equilibrium,
-    linearize,
-    lqr,
-)
+from helpers.drifting import drifting
+from jaxdae.analysis import controllability, equilibrium, linearize, lqr
 from jaxdae.solvers import RK4
 
 
@@ -67,6 +63,7 @@ def test_gradients_agree_with_finite_differences_in_both_modes(rng):
     np.testing.assert_allclose(jax.jit(jax.grad(slope))(0.0), second, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_batches_and_single_precision(rng):
     pairs = [random_pair(rng, 3, 1) for _ in range(4)]
     batch = [jnp.stack(x) for x in zip(*pairs, strict=True)]
@@ -113,6 +110,7 @@ def test_a_hidden_stable_root_stays_and_a_hidden_unstable_one_is_refused(rng):
         lqr(A, B)
 
 
+@pytest.mark.slow
 def test_what_is_neither_a_pair_nor_a_linearization_is_refused():
     """One function of both, which says what is missing or too many."""
     _, linear = drifting()
@@ -142,37 +140,6 @@ def test_what_does_not_fit_is_refused():
         controllability(np.full((2, 2), np.nan), B)
     with pytest.raises(ValueError, match="the cost does not see"):
         lqr(np.diag([0.0, -1.0]), B, np.diag([0.0, 1.0]))
-
-
-class Drifting(jaxdae.System):
-    """`v2 = growth q2 + pull q1`, and further coordinates that follow in `rates`; a push on `q1`.
-
-    Displacements at rest violate the first constraint: `q2` moves by itself, and by `q1`.
-    """
-
-    growth: float = 0.5
-    pull: float = 1.0
-    rates: tuple[tuple[float, float], ...] = ()
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * v @ v
-
-    def force(self, t, q, v, w, u):
-        return jnp.zeros_like(q).at[0].set(u[0])
-
-    def position_constraints(self, t, q):
-        return jnp.stack([q[-1] - q[0] ** 2])
-
-    def velocity_constraints(self, t, q, v):
-        first = v[1] - self.growth * q[1] - self.pull * q[0]
-        others = [v[i + 2] - a * q[0] - b * q[1] for i, (a, b) in enumerate(self.rates)]
-        return jnp.stack([first, *others])
-
-
-def drifting(**parameters):
-    system = Drifting(**parameters)
-    rest = equilibrium(system, jnp.zeros(3 + len(system.rates)), u=jnp.zeros(1))
-    return system, linearize(system, rest, independent=("q1",))
 
 
 def closed_loop(system, feedback, size):

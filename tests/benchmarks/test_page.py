@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TIMED = (
     "single_run", "batch", "adaptive_batch", "gradient", "identification", "scaling",
-    "first_result", "repeated_calls", "right_hand_side", "work_precision",
+    "first_result", "repeated_calls", "predictive", "right_hand_side", "work_precision",
 )  # fmt: skip
 # What the page takes from rows of a file beside `code`, `problem` and `seconds`.
 FIELDS = {
@@ -22,6 +22,7 @@ FIELDS = {
     "scaling": {"section", "links"},
     "first_result": {"section", "cpu_seconds"},
     "repeated_calls": {"section"},
+    "predictive": {"iterations", "excess"},
     "right_hand_side": {"setting", "run_seconds"},
     "work_precision": {"setting", "error", "steps", "evaluations"},
 }
@@ -72,8 +73,9 @@ def test_every_code_of_a_file_stands_on_the_page(timings, name):
 
 def test_the_page_takes_everything_from_files(timings):
     page = (ROOT / "docs" / "benchmarks.md").read_text()
-    both = page + (ROOT / "docs" / "howto" / "solver.md").read_text()
-    assert set(re.findall(r"{{ timings (\w+) }}", both)) == set(timings.MAKERS)
+    others = [(ROOT / "docs" / "howto" / x).read_text() for x in ("solver.md", "predict.md")]
+    found = re.findall(r"{{ timings (\w+) }}", "".join([page, *others]))
+    assert set(found) == set(timings.MAKERS)
     assert set(timings.SECTIONS.values()) < set(re.findall(r"^## (.*)$", page, re.MULTILINE))
 
 

@@ -39,6 +39,7 @@ def test_the_result_is_complete_and_plain_json(analyzed, capsys):
         assert words in run.text
 
 
+@pytest.mark.slow
 def test_the_certificate_bounds_the_violation(analyzed, capsys):
     """`|exp(H t)| <= growth exp(-rate t)`, and likewise for the squared norm."""
     kept = analyzed(*PENDULUM, capsys=capsys).result["stabilization"]
@@ -88,15 +89,12 @@ class Towers(jaxdae.System):
     """Two inverted pendulums for small angles; the input reaches only the first."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return -0.5 * (q[0] ** 2 + 4 * q[1] ** 2)
 
     def force(self, t, q, v, w, u):
-        del t, v, w
         return jnp.zeros_like(q).at[0].add(u[0])
 
 
@@ -118,7 +116,6 @@ def test_the_canonical_equations_have_the_same_roots():
 
 @pytest.mark.slow
 def test_an_uncontrollable_unstable_mode_is_named(capsys):
-    del capsys
     found, rest = rested(Towers(), jaxdae.Multipliers(), inputs=1)
     unstable, unreached = warnings(found)
     # Roots ±1 of the first tower, ±2 of the second.

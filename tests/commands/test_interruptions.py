@@ -118,6 +118,7 @@ def test_a_run_that_has_ended_is_not_interrupted_any_more(tmp_path):
     assert (process.communicate(timeout=30)[1], process.returncode) == ("", 0)
 
 
+@pytest.mark.slow
 def test_errors_of_the_work_are_those_of_the_command():
     process = started("-m", "jaxdae", "simulate", "no-such-model")
     errors = process.communicate(timeout=60)[1]

@@ -1,11 +1,15 @@
 """Series and sums of controllers, with memories and without."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae import Sampled
-from jaxdae.control import Parallel, PD, RateLimit, Saturation, Series
+from helpers.systems import Turning
+from jaxdae import Multipliers, Sampled, simulate
+from jaxdae.control import DigitalPID, Parallel, PD, RateLimit, Saturation, Series
+from jaxdae.tuning import Positive
 
 GIVEN = (jnp.asarray(0.3), jnp.array([0.4]), jnp.array([-0.2]), jnp.zeros(0))
 
@@ -16,9 +20,17 @@ class Summing:
     memory = jnp.zeros(1)
 
     def __call__(self, t, q, v, w, memory):
-        del t, v, w
         memory = memory + q
         return 2.0 * memory, memory
+
+
+class MotionAhead:
+    """A feedforward by velocities, as `Feedforward` is one."""
+
+    takes_rates = False
+
+    def __call__(self, t):
+        return jnp.ones(1) * t
 
 
 def test_each_part_has_its_memory_and_those_without_take_none():
@@ -59,6 +71,22 @@ def test_one_period_goes_through_all_parts():
         ValueError, match=r"parts of Series are made .* every 0\.1 s and every 0\.2"
     ):
         Series(limited, RateLimit(1.0, 0.2))
+    period: Any = Positive(0.1)
+    tuned = Series(Summing(), RateLimit(1.0, period), RateLimit(1.0, 0.1))
+    assert Sampled(tuned, 0.1).policy is tuned
+
+
+def test_a_law_for_rates_of_coordinates_is_refused_at_samples_too():
+    """A body in angular velocities; what takes coordinates alone is not."""
+    system = Turning()
+    law = PD(lambda _, q: -q[:3], 1.0, 1.0)
+    for policy in (Series(law), Parallel(Series(Summing(), lambda u: u), law)):
+        with pytest.raises(ValueError, match="Sampled takes velocities for rates of coordinates"):
+            simulate(system, Multipliers(), system.start(), t1=0.1, controller=Sampled(policy, 0.1))
+    pid = DigitalPID(lambda _, q: -q[:1], 0.1, 1.0)
+    assert Sampled(pid, 0.1).takes_rates
+    ahead = MotionAhead()
+    assert not Sampled(DigitalPID(pid.error, 0.1, 1.0, feedforward=ahead), 0.1).takes_rates
 
 
 @pytest.mark.parametrize("kind", [Series, Parallel])

@@ -7,12 +7,17 @@ and outputs that take effect are put in order by hand, apart from the library's 
 from typing import Any
 
 import diffrax
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
+import scipy.optimize
 
+import jaxdae
 from helpers.spring import Spring
-from jaxdae import Multipliers, Sampled, simulate, State
+from jaxdae import Multipliers, Sampled, simulate, SimulationError, State
 
 TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
 START = State(jnp.array([0.3]), jnp.zeros(1))
@@ -24,7 +29,6 @@ BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
 
 def integrating(t, q, v, w, memory):
     """A PI law with damping by the velocity; the memory is the sum of the errors."""
-    del t, w
     total = memory + 0.1 * (1.0 - q[0])
     return 3.0 * (1.0 - q) - 0.5 * v + 1.5 * total, total
 
@@ -113,3 +117,304 @@ def test_it_is_the_exact_motion_between_samples(backend, period, delay, how):
     assert found.backend == backend
     wanted = exact(period, delay, how.get("t0", 0.0), initial=0.1 if delay else 0.0)
     np.testing.assert_allclose(ends(found), wanted, **ERROR)
+
+
+@pytest.mark.slow
+@BACKENDS
+def test_members_with_periods_and_delays_of_their_own_beside_one_that_fails(backend):
+    periods = jnp.array([0.13, 0.21, 0.4, 0.13])
+    delays = jnp.array([0.05, 0.3, 0.4, 0.05])
+    starts = jnp.array([0.3, -0.4, 0.1, 0.2])
+
+    class Law(eqx.Module):
+        """Not a number from its third sample on, for one member."""
+
+        broken: jax.Array
+
+        def __call__(self, t, q, v, w, memory):
+            u, total = integrating(t, q, v, w, memory)
+            return jnp.where((self.broken > 0) & (t > 0.2), jnp.nan, u), total
+
+    def end(period, delay, q, broken):
+        controller = Sampled(Law(broken), period, memory=jnp.zeros(()), delay=delay, pending=2)
+        found = moved(
+            controller, backend, state=State(jnp.reshape(q, 1), jnp.zeros(1)), throw=False,
+            max_steps=500,
+        )  # fmt: skip
+        return jnp.concatenate([found.q[-1], found.v[-1]]), found.success
+
+    broken = jnp.array([0.0, 0.0, 0.0, 1.0])
+    values, success = jax.vmap(end)(periods, delays, starts, broken)
+    for i in range(3):
+        wanted = exact(float(periods[i]), float(delays[i]), q=float(starts[i]))[:2]
+        np.testing.assert_allclose(values[i], wanted, **ERROR)
+    assert success.tolist() == [True, True, True, False]
+    assert not np.isfinite(values[3]).any()
+
+
+@BACKENDS
+def test_a_sampled_linear_plant_has_the_roots_of_its_exact_discretization(backend):
+    """From one sample to the next, `exp(A T)` and its integral; with a delay of 1.4 periods."""
+    K, period, delay, stiffness = np.array([[2.0, 0.7]]), 0.2, 0.28, 4.0
+
+    def policy(t, q, v, w, memory):
+        del t, w
+        return -jnp.asarray(K) @ jnp.concatenate([q, v]), memory
+
+    def after_a_period(x):
+        q, v, late, last = x
+        controller = Sampled(policy, period, delay=delay)
+        # By the states that `attach` makes: outputs on their way at the start are given.
+        state = State(jnp.reshape(q, 1), jnp.reshape(v, 1))
+        system, joint, output = jaxdae.control.attach(Spring(stiffness), controller, state, 0.0)
+        w = joint.w.at[0].set(late)
+        # Newest first: that of now, which takes effect after the period; the last one, on its way.
+        u = -jnp.asarray(K) @ jnp.stack([q, v])
+        w = w.at[1:3].set(jnp.stack([u[0], last])).at[3:5].set(jnp.array([delay, delay - period]))
+        found = simulate(
+            system, Multipliers(), State(joint.q, joint.v, w), t1=period, controller=output,
+            stepsize_controller=TIGHT, backend=backend, adjoint=diffrax.DirectAdjoint(),
+            max_steps=60, saveat=diffrax.SaveAt(t1=True),
+        )  # fmt: skip
+        return jnp.stack([found.q[-1, 0], found.v[-1, 0], found.w[-1, 0], u[0]])
+
+    found = jax.jacfwd(after_a_period)(jnp.array([0.1, 0.2, 0.3, 0.4]))
+    A, B = np.array([[0.0, 1.0], [-stiffness, 0.0]]), np.array([[0.0], [1.0]])
+
+    def held(duration):
+        block = np.zeros((3, 3))
+        block[:2] = np.hstack([A, B])
+        return scipy.linalg.expm(block * duration)[:2]
+
+    first, second = held(delay - period), held(period - (delay - period))
+    Ad = second[:, :2] @ first[:, :2]
+    wanted = np.zeros((4, 4))
+    wanted[:2, :2] = Ad
+    wanted[:2, 2] = second[:, :2] @ first[:, 2]
+    wanted[:2, 3] = second[:, 2]
+    wanted[2, 3] = 1.0
+    wanted[3, :2] = -K
+    roots = [np.sort_complex(np.linalg.eigvals(x)) for x in (found, wanted)]
+    np.testing.assert_allclose(*roots, rtol=0, atol=1e-8)
+
+
+@BACKENDS
+def test_measurements_have_the_noise_that_was_drawn(backend):
+    noise = 0.1 * jax.random.normal(jax.random.key(3), (20, 1))
+    seen = []
+
+    def measure(t, q, v, w, noise):
+        del t, v, w
+        return q + noise
+
+    def law(t, y, memory):
+        del t, memory
+        return -2.0 * y, y
+
+    controller = Sampled(law, 0.13, memory=jnp.zeros(1), measure=measure, noise=noise)
+    found = moved(controller, backend)
+    assert found.backend == backend
+
+    def by_hand(t, q, v, w, memory):
+        del t, v, w, memory
+        y = q + np.asarray(noise[len(seen)])
+        seen.append(y)
+        return -2.0 * y, y
+
+    wanted = exact(0.13, law=by_hand)
+    np.testing.assert_allclose(ends(found), wanted, **ERROR)
+    # 2 s have 16 samples; the memory is the last measurement.
+    assert len(seen) == 16
+    np.testing.assert_allclose(found.w[-1, -1], seen[-1][0], **ERROR)
+    few = Sampled(law, 0.13, memory=jnp.zeros(1), measure=measure, noise=noise[:10])
+    failed = moved(few, backend, throw=False)
+    assert not failed.success
+
+
+def test_a_memory_is_any_tree_and_comes_back():
+    def law(t, q, v, w, memory):
+        del t, v, w
+        kept = {"count": memory["count"] + 1, "on": q[0] > 0.0, "last": (q, memory["last"][0])}
+        return jnp.where(kept["on"], -1.0, 1.0), kept
+
+    first = {"count": jnp.array(0), "on": jnp.array(False), "last": (jnp.zeros(1), jnp.zeros(1))}
+    found = moved(Sampled(law, 0.13, memory=first), "plain")
+    # Output, number of samples, then the leaves in the order of their names.
+    assert found.w.shape[-1] == 1 + 1 + 4
+    assert found.w[-1, 1] == found.w[-1, 2] == 16
+    np.testing.assert_array_equal(found.u, found.w[:, 0])
+    native = moved(Sampled(law, 0.13, memory={**first, "count": 0.0}), "native")
+    np.testing.assert_allclose(native.w[-1], found.w[-1], **ERROR)
+
+
+def test_a_run_goes_on_where_it_ended():
+    """Outputs that are on their way, too: attached once, and begun anew from the last row."""
+    controller = Sampled(integrating, 0.13, memory=jnp.zeros(()), delay=0.4)
+    system, joint, output = jaxdae.control.attach(Spring(4.0), controller, START)
+    how: dict[str, Any] = {"controller": output, "stepsize_controller": TIGHT}
+    first = simulate(system, Multipliers(), joint, t1=0.7, **how)
+    between = State(first.q[-1], first.v[-1], first.w[-1])
+    second = simulate(system, Multipliers(), between, t0=0.7, t1=END, **how)
+    np.testing.assert_allclose(ends(second), exact(0.13, 0.4), **ERROR)
+
+
+@pytest.mark.slow
+@BACKENDS
+def test_an_event_between_samples(backend):
+    """The mass is pushed back where it passes 0.6; the samples stay where they were."""
+
+    def turned(t, q, v, w):
+        del t
+        return q, -0.5 * v, w
+
+    def gap(t, q, v, w):
+        del t, v, w
+        return 0.6 - q[0]
+
+    wall = jaxdae.Event(gap, direction=-1, reset=turned, name="wall")
+    controller = Sampled(integrating, 0.13, memory=jnp.zeros(()), delay=0.05)
+    found = moved(controller, backend, events=[wall])
+    assert len(found.events.times) > 0
+    # By hand: exact motions up to where the distance is zero.
+    times = samples_of(0.13, 0.0, END)
+    due = sorted([(t, 1) for t in times] + [(t + 0.05, 0) for t in times])
+    x, t, u, memory, waiting, hits = np.array([0.3, 0.0]), 0.0, 0.0, 0.0, [], []
+
+    def at(x, s):
+        c, z = np.cos(2 * s), np.sin(2 * s)
+        a, b = x[0] - u / 4, x[1] / 2
+        return np.array([u / 4 + a * c + b * z, 2 * (b * c - a * z)])
+
+    for when, kind in [*due, (END, 2)]:
+        if when > END:
+            break
+        while True:
+            grid = np.linspace(0.0, when - t, 200)[1:]
+            crossed = [s for s in grid if at(x, s)[0] > 0.6]
+            if not crossed:
+                break
+            s = scipy.optimize.brentq(lambda s: at(x, s)[0] - 0.6, 1e-9, crossed[0], xtol=1e-15)  # noqa: B023
+            x, t = at(x, s), t + s
+            hits.append(t)
+            x = np.array([0.6, -0.5 * x[1]])
+        x, t = at(x, when - t), when
+        if kind == 0:
+            u = waiting.pop(0)
+        elif kind == 1:
+            output, memory = integrating(t, x[:1], x[1:], None, memory)
+            waiting.append(float(output[0]))
+    np.testing.assert_allclose(found.events.times[: len(hits)], hits, rtol=0, atol=1e-9)
+    np.testing.assert_allclose([found.q[-1, 0], found.v[-1, 0]], x, rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_derivatives_by_the_law_the_memory_and_the_noise():
+    class Law(eqx.Module):
+        gains: jax.Array
+
+        def __call__(self, t, y, memory):
+            del t
+            total = memory + 0.1 * (1.0 - y[0])
+            return self.gains[0] * (1.0 - y[0]) - self.gains[1] * y[1] + total, total
+
+    def end(x, backend):
+        gains, memory, noise = x
+
+        def measure(t, q, v, w, e):
+            del t, w
+            return jnp.concatenate([q, v]) + e
+
+        controller = Sampled(
+            Law(gains), 0.13, memory=memory, delay=0.2, measure=measure, noise=noise
+        )
+        found = moved(
+            controller, backend, dt=0.02, solver=jaxdae.solvers.RK4(),
+            adjoint=diffrax.DirectAdjoint(),
+        )  # fmt: skip
+        return found.q[-1, 0] + found.v[-1, 0]
+
+    at = (jnp.array([3.0, 0.5]), jnp.array(0.2), 0.01 * jnp.cos(jnp.arange(400.0)).reshape(200, 2))
+    gradients = [jax.grad(end)(at, x) for x in ("plain", "native")]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), *gradients)
+    assert np.count_nonzero(gradients[1][2]) == 2 * 14  # those of the last two come too late
+    for i in (0, 1, 2):
+        along = jax.tree.map(jnp.zeros_like, at)
+        along = tuple(jnp.ones_like(x) if j == i else x for j, x in enumerate(along))
+        either = [
+            end(jax.tree.map(lambda x, d, h=h: x + h * d, at, along), "native")
+            for h in (1e-5, -1e-5)
+        ]
+        slope = sum(
+            jnp.sum(x * d)
+            for x, d in zip(jax.tree.leaves(gradients[1]), jax.tree.leaves(along), strict=True)
+        )
+        np.testing.assert_allclose(slope, (either[0] - either[1]) / 2e-5, rtol=1e-6)
+
+
+def test_differing_laws_that_cannot_be_sampled_are_refused():
+    def refused(error, message, make, **how):
+        with pytest.raises(error, match=message):
+            moved(make(), **how)
+
+    def law(t, q, v, w, memory):
+        del t, q, w
+        return -v, memory
+
+    refused(ValueError, "period of Sampled must be a positive", lambda: Sampled(law, -0.1))
+    refused(ValueError, "period of Sampled must be a positive", lambda: Sampled(law, np.nan))
+    refused(
+        ValueError, "times of Sampled must be finite and increasing",
+        lambda: Sampled(law, np.array([0.2, 0.1])),
+    )  # fmt: skip
+    for delay in (-0.1, np.nan):
+        refused(
+            ValueError, "delay of Sampled must be zero or a positive",
+            lambda delay=delay: Sampled(law, 0.1, delay=delay),
+        )  # fmt: skip
+    refused(ValueError, "is as long as the run", lambda: Sampled(law, 0.1, delay=END))
+    refused(ValueError, r"declared with the parameters \(t\)", lambda: Sampled(lambda t: t, 0.1))
+    refused(ValueError, "give measure, too", lambda: Sampled(law, 0.1, noise=jnp.ones(3)))
+    refused(
+        TypeError, "(?s)memory of Sampled has .* no complex ones and no keys",
+        lambda: Sampled(law, 0.1, memory=jax.random.key(0)),
+    )  # fmt: skip
+
+    def grows(t, q, v, w, memory):
+        del t, w
+        return -v, jnp.append(memory, q)
+
+    def changes(t, q, v, w, memory):
+        del t, w
+        return -v, (memory, q)
+
+    refused(
+        ValueError, r"memory of shape \(1,\) and returned \(2,\)",
+        lambda: Sampled(grows, 0.1, memory=jnp.zeros(1)),
+    )  # fmt: skip
+    refused(
+        ValueError, "a memory keeps its structure",
+        lambda: Sampled(changes, 0.1, memory=jnp.zeros(1)),
+    )  # fmt: skip
+    refused(ValueError, r"must return \(u, memory\)", lambda: Sampled(lambda *x: -x[2], 0.1))
+
+
+def test_a_law_that_is_no_number_is_an_error_before_the_run():
+    with pytest.raises((ValueError, SimulationError), match="control"):
+        moved(Sampled(lambda *x: (jnp.nan * x[2], x[4]), 0.1))
+
+
+def test_what_only_the_program_finds_out_fails_in_words():
+    def end(period, **how):
+        return moved(Sampled(integrating, period, memory=jnp.zeros(())), **how).q[-1, 0]
+
+    values = jax.vmap(lambda x: end(x, throw=False))(jnp.array([0.1, -0.1, jnp.nan]))
+    assert np.isfinite(values).tolist() == [True, False, False]
+    with pytest.raises(RuntimeError, match="period of a controller that is sampled must be"):
+        jax.jit(end)(-0.1).block_until_ready()
+    # An output that would be lost on its way makes the run fail, not go on with another.
+    late = jax.vmap(
+        lambda delay: moved(
+            Sampled(integrating, 0.13, memory=jnp.zeros(()), delay=delay), throw=False
+        ).q[-1, 0]
+    )(jnp.array([0.1, 0.3]))
+    assert np.isfinite(late).tolist() == [True, False]

@@ -10,8 +10,18 @@ import pytest
 
 from helpers.spring import Spring
 from jaxdae import Multipliers, Sampled, simulate, State
-from jaxdae.control import DigitalFilter, DigitalPID, Quantizer, RateLimit, Series
+from jaxdae.control import (
+    DigitalFilter,
+    DigitalPID,
+    Parallel,
+    PD,
+    Quantizer,
+    RateLimit,
+    Saturation,
+    Series,
+)
 from jaxdae.solvers import RK4
+from jaxdae.tuning import Positive, resolve
 
 PERIOD = 0.1
 SETTINGS: dict[str, Any] = {
@@ -100,7 +110,8 @@ def chain(scale: Any = 1.0):
         filter_time=0.05, lower=-2.0, upper=2.5, rate=12.0, tracking_time=0.5,
     )  # fmt: skip
     low, notch = DigitalFilter.low_pass(20.0, PERIOD), DigitalFilter.notch(15.0, PERIOD)
-    return Series(pid, low, notch, RateLimit(9.0, PERIOD), Quantizer(1e-12))
+    limits = RateLimit(9.0, PERIOD), Saturation(-2.2, 2.0)
+    return Parallel(Series(pid, low, notch, *limits, Quantizer(1e-12)), PD(left, 0.3 * scale, 0.2))
 
 
 @pytest.mark.slow
@@ -127,6 +138,14 @@ def test_gradients_by_gains_agree_in_both_modes_and_backends_with_differences():
             np.testing.assert_allclose(found, difference, rtol=1e-6)
 
 
+def test_parametrizations_stand_for_gains_times_and_limits_while_they_are_tuned():
+    named: dict[str, Any] = {x: Positive(y) for x, y in SETTINGS.items() if x != "lower"}
+    pid = resolve(DigitalPID(measured, PERIOD, lower=-1.0, **named))
+    plain = DigitalPID(measured, PERIOD, **SETTINGS)
+    signal = jnp.array([[0.3], [-0.2], [1.0]])
+    np.testing.assert_allclose(outputs(pid, signal)[0], outputs(plain, signal)[0], rtol=1e-12)
+
+
 def test_what_is_no_controller_is_refused():
     def error(_, q):
         return -q
@@ -135,6 +154,8 @@ def test_what_is_no_controller_is_refused():
         settings: dict[str, Any] = {"K_P": 1.0, name: np.nan}
         with pytest.raises(ValueError, match=f"{name} is not finite"):
             DigitalPID(error, PERIOD, **settings)
+    with pytest.raises(TypeError, match="K_P is True, which is no gain"):
+        DigitalPID(error, PERIOD, True)
     with pytest.raises(ValueError, match=r"bounds cross: lower = 1\.0 must be below upper = -1\.0"):
         DigitalPID(error, PERIOD, 1.0, lower=1.0, upper=-1.0)
     for name, unit in (("period", "s"), ("rate", "per second"), ("tracking_time", "s")):

@@ -40,7 +40,6 @@ def error(t, q):
 
 def law(t, q, u):
     """An unstable spring, and a control."""
-    del t
     return 2.0 * q[0] + u[0]
 
 
@@ -110,7 +109,6 @@ def test_pid_removes_the_offset_that_pd_leaves():
     options = {"t1": 30.0, "saveat": diffrax.SaveAt(t1=True)}
 
     def rest(t, q):
-        del t
         return -q
 
     pd = run(system, PD(rest, 9.0, 4.0), **options)
@@ -135,7 +133,6 @@ class Filter(AbstractDynamicController):
         return jnp.stack([c[1] - t * q[0], w[0] - c[0] * v[0]])
 
     def output(self, t, q, v, w, c):
-        del t, v
         return -self.gain * jnp.stack([q[0] + c[0], q[1] + c[1] + w[0]])
 
 
@@ -208,9 +205,7 @@ def test_a_network_on_a_pd_law_is_tuned_through_the_simulation(plant):
     law = PD(error, jaxdae.tuning.Positive(5.0), jaxdae.tuning.Positive(4.0))
     tuned = network(ORIGIN, 1, base=law)
     objective = SimulationObjective(
-        WeightedSum(
-            ((1.0, TrackingError(lambda t, q, v: q[0], jnp.sin)), (1e-3, ControlEffort()))  # noqa: ARG005
-        ),
+        WeightedSum(((1.0, TrackingError(lambda t, q, v: q[0], jnp.sin)), (1e-3, ControlEffort()))),
         perturbed_states(START, jax.random.key(2), 2, 0.1, 0.1),
         build=lambda controller: (plant, FREE, controller),
         t1=1.0,
@@ -237,7 +232,6 @@ def test_shapes_that_do_not_fit_are_refused():
 
     class Bad(Filter):  # a test may break the rule of final classes
         def initial(self, t, state):
-            del t, state
             return jnp.zeros(3)
 
     message = r"Bad\.initial returned shape \(3,\), Bad\.rate \(2,\); both must be vectors of one"

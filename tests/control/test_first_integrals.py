@@ -81,7 +81,6 @@ def test_a_violation_decays_and_diffrax_can_run_it():
 
 
 def kepler_field(t, x):
-    del t
     q, v = x[:2], x[2:]
     return jnp.concatenate([v, -q / jnp.linalg.norm(q) ** 3])
 

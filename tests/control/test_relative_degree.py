@@ -15,12 +15,10 @@ FREE = jaxdae.Multipliers()
 
 
 def point(t, q, v):
-    del v
     return jnp.stack([q[0] - jnp.sin(t), q[1] - q[0] ** 2])
 
 
 def line(t, q, v):
-    del t, v
     return q
 
 
@@ -60,7 +58,6 @@ def test_reactions_of_the_plants_own_constraints_are_part_of_the_flow():
     stabilized = jaxdae.Multipliers(jaxdae.Baumgarte.critical(5.0))
 
     def abscissa(t, q, v):
-        del t, v
         return q[:1]
 
     found = relative_degree(across, stabilized, abscissa, state, controls=1)
@@ -118,7 +115,6 @@ def test_controls_that_move_constraints_only_together_are_refused():
     plant = Actuated((0, 2))
 
     def program(t, q, v):
-        del t, v
         # both see u1 after two derivatives, long before u2
         return jnp.stack([q[0], q[0] + q[1]])
 

@@ -27,7 +27,6 @@ START = State(jnp.array([0.3]), jnp.zeros(1))
 END = 2.0
 # Steps of order 8 between the samples, or adaptive ones of 1e-10.
 ERROR = {"rtol": 0, "atol": 1e-8}
-BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
 
 
 class Digital(AbstractSampledController):
@@ -38,17 +37,14 @@ class Digital(AbstractSampledController):
     period: float | jax.Array = 0.13
 
     def memory(self, t, state):
-        del t
         return jnp.zeros(2, state.q.dtype)
 
     def sample(self, t, q, v, w, c):
-        del t, w
         e = 1.0 - q[0]
         total = c[1] + self.period * e
         return jnp.stack([self.K_P * e - 0.5 * v[0] + self.K_I * total, total])
 
     def output(self, t, q, v, w, c):
-        del t, q, v, w
         return c[0]
 
 
@@ -80,17 +76,18 @@ def moved(backend: Any = "native", *, controller=None, stiffness=4.0, state=STAR
     )
 
 
-@BACKENDS
 @pytest.mark.parametrize(
-    "how",
+    ("backend", "how"),
     [
-        {"dt": 0.05},
-        {"stepsize_controller": PID},
-        pytest.param({"dt": 0.02, "solver": Rodas5P()}, marks=pytest.mark.slow),
-        pytest.param({"dt": 0.05, "solver": Projected(diffrax.Dopri8())}, marks=pytest.mark.slow),
+        ("native", {"dt": 0.05}),
+        ("native", {"stepsize_controller": PID}),
+        ("native", {"dt": 0.02, "solver": Rodas5P()}),
+        ("native", {"dt": 0.05, "solver": Projected(diffrax.Dopri8())}),
+        pytest.param("plain", {"dt": 0.05}, marks=pytest.mark.slow),
+        pytest.param("plain", {"stepsize_controller": PID}, marks=pytest.mark.slow),
     ],
-    ids=["fixed", "adaptive", "rodas", "projected"],
-)  # fmt: skip
+    ids=["fixed", "adaptive", "rodas", "projected", "plain fixed", "plain adaptive"],
+)
 def test_it_is_the_exact_motion_between_samples(backend, how):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -100,9 +97,8 @@ def test_it_is_the_exact_motion_between_samples(backend, how):
     np.testing.assert_allclose(ends, exact(), **ERROR)
 
 
-@BACKENDS
-def test_a_start_and_an_end_between_samples(backend):
-    found = moved(backend, t0=0.2, t1=1.95, dt=0.05)
+def test_a_start_and_an_end_between_samples():
+    found = moved(t0=0.2, t1=1.95, dt=0.05)
     ends = jnp.concatenate([found.q[-1], found.v[-1], found.w[-1, :1]])
     # 1.95 = 15 periods: a row at a sample has the input of after it.
     before = exact(1.95, start=0.2)
@@ -111,7 +107,7 @@ def test_a_start_and_an_end_between_samples(backend):
     np.testing.assert_allclose(ends[2], after[2], **ERROR)
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", ["native", pytest.param("plain", marks=pytest.mark.slow)])
 def test_the_memory_is_held_between_samples_and_new_at_them(backend):
     period = Digital().period
     ts = jnp.array([0.0, 0.05, 0.129, 3 * period, 0.4, 0.5, 1.0])
@@ -162,15 +158,14 @@ def test_derivatives_by_the_period_are_those_of_the_times_of_samples():
     # As many samples on both sides of 2 s.
     steps = np.array([0.13 + 1e-5, 0.13 - 1e-5])
     difference = (exact(period=steps[0])[0] - exact(period=steps[1])[0]) / 2e-5
-    for differentiate, backend in ((jax.grad, "auto"), (jax.jacfwd, "plain")):
-        found = differentiate(lambda x, backend=backend: end(x, backend))(0.13)
-        np.testing.assert_allclose(found, difference, rtol=0, atol=1e-6)
+    found = jax.grad(lambda x: end(x, "auto"))(0.13)
+    np.testing.assert_allclose(found, difference, rtol=0, atol=1e-6)
     with pytest.raises(BackendError, match="period of a controller that is sampled"):
         jax.jacfwd(lambda x: end(x, "native"))(0.13)
 
 
 @pytest.mark.slow
-@BACKENDS
+@pytest.mark.parametrize("backend", ["native", "plain"])
 def test_members_with_periods_of_their_own_beside_one_that_fails(backend):
     periods = jnp.array([0.05, 0.13, 0.2, 3.0])
     starts = jnp.array([0.3, jnp.nan, -0.4, 0.1])
@@ -196,21 +191,17 @@ class Torque(AbstractSampledController):
     period: float = 0.07
 
     def memory(self, t, state):
-        del t
         return jnp.zeros_like(state.q)
 
     def sample(self, t, q, v, w, c):
-        del t, q, w, c
         return -2.0 * v
 
     def output(self, t, q, v, w, c):
-        del t, q, v, w
         return c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
-def test_formulations_agree_on_constraints(backend):
+def test_formulations_agree_on_constraints():
     bead, ends = Bead(lambda _, u: u, 9.81), []
     state = State(jnp.array([1.0, 0.0]), jnp.array([0.0, 0.5]))
     for formulation, solver in (
@@ -219,7 +210,7 @@ def test_formulations_agree_on_constraints(backend):
         (jaxdae.QuasiVelocities(), diffrax.Dopri8()),
     ):
         found = simulate(
-            bead, formulation, state, t1=1.0, controller=Torque(), backend=backend,
+            bead, formulation, state, t1=1.0, controller=Torque(), backend="native",
             stepsize_controller=PID, solver=solver,
         )  # fmt: skip
         ends.append(jnp.concatenate([found.q[-1], found.v[-1], found.w[-1]]))
@@ -231,7 +222,6 @@ class Growing(Digital):
     """Keeps all that it has measured."""
 
     def sample(self, t, q, v, w, c):
-        del t, v, w
         return jnp.append(c, q[0])
 
 
@@ -265,6 +255,7 @@ def test_a_program_that_finds_out_to_run_backward_in_time_fails():
         jax.jit(lambda t1: moved(t1=t1).q[-1, 0])(-0.2).block_until_ready()
 
 
+@pytest.mark.slow
 def test_many_samples_far_from_zero():
     """Multiples of a period that no binary number is, where their round-off is largest."""
     t0, dtype = 100.0, jnp.float32

@@ -13,7 +13,14 @@ from helpers.sampled_plants import Pair, pair, place
 from helpers.systems import Bead
 from jaxdae import dlqr, MinimumNormSolve, Multipliers, Sampled, simulate, State
 from jaxdae.analysis import lqg
-from jaxdae.control import DigitalPID, Feedforward, MinimumJerk, Series
+from jaxdae.control import (
+    DigitalPID,
+    Feedforward,
+    Interpolated,
+    MinimumJerk,
+    MotionReference,
+    Series,
+)
 from jaxdae.solvers import RK4
 
 BACKENDS = pytest.mark.parametrize(
@@ -95,23 +102,36 @@ def test_the_least_jerk_is_from_rest_to_rest():
         MinimumJerk(jnp.zeros(1), jnp.ones(1), 2.0, 1.0)
 
 
+JERK = MinimumJerk(-0.5 * jnp.pi, jnp.asarray(0.3), 0.0, 1.0)
+SPLINE = Interpolated(
+    jnp.array([0.0, 0.3, 0.7, 1.0, 1.2]), jnp.array([-1.6, -1.2, 0.1, 0.2, 0.3]), "cubic"
+)  # fmt: skip
+
+
 @pytest.mark.slow
-@BACKENDS
-def test_inverse_dynamics_lead_a_constrained_motion_from_sample_to_sample(backend):
+@pytest.mark.parametrize(
+    ("angle", "backend"),
+    [(JERK, "plain"), (JERK, "native"), (SPLINE, "native")],
+    ids=["plain", "native", "spline"],
+)
+def test_inverse_dynamics_lead_a_constrained_motion_from_sample_to_sample(angle, backend):
     """What is left to PID is what the inputs change within a period: of its order."""
     system = Bead(push, 9.81)
-    angle = MinimumJerk(-0.5 * jnp.pi, jnp.asarray(0.3), 0.0, 1.0)
-    ahead = Feedforward(system, lambda t: on_circle(angle(t)), controls=1)
+
+    def motion(t):
+        return on_circle(angle(t))
+
+    ahead, start = Feedforward(system, motion, controls=1), MotionReference(motion)(0.0)
 
     def error(t, q):
-        wanted = on_circle(angle(t))
+        wanted = motion(t)
         return jnp.stack([q[0] * wanted[1] - q[1] * wanted[0]])
 
     def largest(period, **more: Any):
         pid = DigitalPID(error, period, 60.0, 40.0, 10.0, filter_time=0.01, **more)
         found = simulate(
             system, Multipliers(jaxdae.Baumgarte(20.0, 100.0)),
-            State(jnp.array([0.0, -1.0]), jnp.zeros(2)), t1=1.2, dt=0.01, backend=backend,
+            start, t1=1.2, dt=0.01, backend=backend,
             controller=Sampled(pid, period),
         )  # fmt: skip
         assert found.backend == backend

@@ -81,7 +81,6 @@ def test_residuals_obey_the_constraint_perturbation_equations():
     K = jnp.array([[-4.0, -3.0, 0.5, 0.0, 0.1], [0.3, 0.0, -6.0, -11.0, -6.0]])
 
     def program(t, q, v):
-        del v
         return jnp.stack([q[0] * q[1] - jnp.sin(t), q[1] + 1.0])
 
     start = plant.state()
@@ -137,7 +136,6 @@ def test_a_plant_with_constraints_of_its_own_is_led_along_them():
     """A bead on a circle pushed along x: the abscissa follows a sine, the ring holds."""
 
     def program(t, q, v):
-        del v
         return jnp.stack([q[0] - 0.5 * jnp.sin(t)])
 
     bead = Bead(lambda _, u: jnp.append(u, 0.0), 9.81)
@@ -271,7 +269,6 @@ def test_options_that_do_not_fit_are_refused():
 
 
 def tip(t, q, v):
-    del v
     return jnp.stack([q[0] + 2 * q[1] - t])
 
 

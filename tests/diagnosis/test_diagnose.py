@@ -70,6 +70,7 @@ def test_a_run_that_may_fail_quietly_is_not_examined():
     assert "findings" not in vars(run)
 
 
+@pytest.mark.slow
 def test_what_formulations_say_of_a_run_themselves_is_asked_of_one_that_may_fail_quietly():
     """Those that eliminate velocities, and solves that hold a rank, have something to say."""
     found = {

@@ -303,6 +303,7 @@ READINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READINGS)
 def test_whatever_is_read_of_a_failed_run_inside_a_transformation_raises(name):
     """Nothing of it may be used unnoticed, though XLA drops what is not read."""

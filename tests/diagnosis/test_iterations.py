@@ -47,6 +47,7 @@ def counts(found) -> list[int]:
     return [int(found.stats[name]) for name in COUNTS]
 
 
+@pytest.mark.slow
 def test_both_backends_count_the_same():
     plain, native = (run(backend=x) for x in ("plain", "native"))
     for found in (plain, native):

@@ -42,6 +42,7 @@ def _tolerance(x):
     return diffrax.PIDController(rtol=x, atol=x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "formulation", "state", "root"),
     [
@@ -59,6 +60,7 @@ def test_a_stiff_run_names_its_root_and_the_limit_of_the_method(system, formulat
         jaxdae.simulate(system, formulation, state, t1=5.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [1e-8, 1e-3])
 def test_the_remedy_takes_less_than_a_twentieth_of_the_steps(tolerance):
     """And the run by it has nothing to say."""
@@ -86,6 +88,7 @@ def test_the_remedy_of_gains_is_a_lower_gain_as_well():
     assert any("Rodas5P() or RadauIIA()" in x and "gains" not in x for x in said)
 
 
+@pytest.mark.slow
 def test_what_a_trial_has_found_too_dear_is_not_advised():
     run, said = _run(ElasticRod(), Multipliers(), ON_ROD, solver="auto")
     assert "a method for stiff equations would not cost less" in str(run.why_solver)
@@ -94,6 +97,7 @@ def test_what_a_trial_has_found_too_dear_is_not_advised():
     assert "Rodas5P" not in message
 
 
+@pytest.mark.slow
 def test_a_run_backward_in_time_is_examined_in_its_direction():
     """Stabilizations act toward its end, so that their root is of the other sign there."""
     law = Multipliers(Baumgarte.critical(1e4))

@@ -49,6 +49,7 @@ def test_a_ball_bounces_at_the_times_of_its_parabolas(backend, how):
     assert "impact × 6" in repr(run)
 
 
+@pytest.mark.slow
 def test_a_ball_bounces_backward_in_time():
     """Upward forward in time, downward backward: the same parabola, and the same impacts."""
     state = jaxdae.State(jnp.array([1.0]), jnp.zeros(1))

@@ -8,7 +8,7 @@ import pytest
 
 import jaxdae
 from helpers.bouncing import BALL, Ball, bounced, impacts
-from helpers.spring import Spring
+from helpers.spring import Level, Spring
 from helpers.systems import Point, UnitMass
 from jaxdae import Event, SimulationError
 
@@ -71,9 +71,9 @@ def test_an_early_end_has_its_row(sub):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", [False, True])
 @pytest.mark.parametrize(
-    "saveat", [diffrax.SaveAt(t1=True), diffrax.SaveAt(ts=jnp.array([0.3, 0.9]))]
+    ("saveat", "work"),
+    [(diffrax.SaveAt(t1=True), True), (diffrax.SaveAt(ts=jnp.array([0.3, 0.9])), False)],
 )
 def test_a_run_of_few_rows_that_ends_early_is_watched(saveat, work):
     """By rows up to its end alone: nothing is found of it."""
@@ -83,6 +83,7 @@ def test_a_run_of_few_rows_that_ends_early_is_watched(saveat, work):
     assert "residuals" in repr(run)
 
 
+@pytest.mark.slow
 def test_times_at_the_default_tolerance_are_those_of_the_steps():
     """Not of dense output, which is off by 1e-6: to the tolerance of the steps, 1e-8."""
     run = swung(Event(first, reset=kept), stepsize_controller=None)
@@ -163,6 +164,7 @@ class Heater(UnitMass):
         return 0 * w
 
 
+@pytest.mark.slow
 def test_resets_of_actuator_states_switch_a_mode():
     """Between two levels, and the function stays on the side on which it came."""
     switch = lambda value: lambda t, q, v, w: (q, v, value + 0 * w)  # noqa: E731
@@ -197,6 +199,7 @@ def corner(ahead):
     )
 
 
+@pytest.mark.slow
 def test_two_events_at_once_both_happen_and_are_pointed_out():
     with pytest.warns(RuntimeWarning, match="'right' and 'top' happened at the same time, t = 1 s"):
         run = corner(0.0)
@@ -216,26 +219,17 @@ def test_two_events_a_moment_apart_are_two():
 @pytest.mark.parametrize("depth", [0.0, 1e-9])
 def test_a_touch_is_pointed_out(depth):
     """The turning point of `cos(2 t)` just at a level, without an event, and just below it."""
+    event = Event(Level(jnp.array(depth - 1.0), jnp.array(0.0)), reset=kept, name="level")
     with pytest.warns(RuntimeWarning, match="'level'.*grazing"):
-        swung(
-            Event(lambda t, q, v, w: q[0] + 1.0 - depth, reset=kept, name="level"),
-            max_events=20,
-        )
+        swung(event, max_events=20)
 
 
-@pytest.mark.parametrize(
-    ("backend", "direction"),
-    [
-        ("native", 0),
-        pytest.param("native", 1, marks=pytest.mark.slow),
-        pytest.param("plain", 0, marks=pytest.mark.slow),
-    ],
-)
-def test_a_passage_and_back_within_one_step_is_two_crossings(backend, direction):
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_passage_and_back_within_one_step_is_two_crossings(direction):
     """`cos(2 t)` below a level and above it again, at both times, to the error of long steps."""
     run = swung(
         Event(lambda t, q, v, w: q[0] + 0.98, direction=direction, reset=kept, name="level"),
-        stepsize_controller=None, dt=0.35, t1=2.4, solver=diffrax.Dopri8(), backend=backend,
+        stepsize_controller=None, dt=0.35, t1=2.4, solver=diffrax.Dopri8(),
     )  # fmt: skip
     fall = np.arccos(-0.98) / RATE
     times = [np.pi - fall] if direction == 1 else [fall, np.pi - fall]
@@ -251,11 +245,9 @@ def test_short_passages_have_exact_times(level):
     The slope at the level, the square root of the depth, divides the errors of the function.
     """
     fall = np.arccos(-level) / RATE
+    event = Event(Level(jnp.array(-level), jnp.array(0.0)), direction=0, reset=kept, name="level")
     for sign in (1, -1):
-        run = swung(
-            Event(lambda t, q, v, w: q[0] + level, direction=0, reset=kept, name="level"),
-            t1=sign * 2.4,
-        )  # fmt: skip
+        run = swung(event, t1=sign * 2.4)
         assert len(run.events) == 2
         tolerance = 1e-11 / np.sqrt(1 - level)
         expected = sign * np.array([fall, np.pi - fall])

@@ -116,15 +116,25 @@ def test_functions_that_close_over_traced_values_are_refused(part):
         jax.grad(end)(0.5)
 
 
+class Kick(eqx.Module):
+    """A reset that stretches coordinates and adds to velocities."""
+
+    stretch: jax.Array = eqx.field(converter=jnp.asarray)
+    push: jax.Array = eqx.field(converter=jnp.asarray)
+
+    def __call__(self, t, q, v, w):
+        return self.stretch * q, v + self.push, w
+
+
 @pytest.mark.slow
 def test_a_reset_off_the_constraints_ends_the_run_in_words():
     system = Pendulum()
     start = jaxdae.State(jnp.array([0.6, -0.8]), jnp.zeros(2))
-    kick = Event(height, reset=lambda t, q, v, w: (q, v + 1.0, w), name="kick")
+    kick = Event(height, reset=Kick(1.0, 1.0), name="kick")
     words = r"at t = .* s: the reset of the event 'kick' returned a state off the constraints, 'd\("
     with pytest.raises(SimulationError, match=words):
         run(kick, system=system, state=start, t1=2.0)
-    longer = Event(height, reset=lambda t, q, v, w: (1.1 * q, v, w), name="longer")
+    longer = Event(height, reset=Kick(1.1, 0.0), name="kick")
     with pytest.raises(SimulationError, match=r"constraints, '.*' = 0\.21\. Return velocities"):
         run(longer, system=system, state=start, t1=2.0)
     # A stabilization may take it back.
@@ -135,13 +145,22 @@ def test_a_reset_off_the_constraints_ends_the_run_in_words():
     assert found.success
 
 
+class Root(eqx.Module):
+    """The square root of what the height is over a level."""
+
+    level: jax.Array = eqx.field(converter=jnp.asarray)
+
+    def __call__(self, t, q, v, w):
+        return jnp.sqrt(q[0] - self.level)
+
+
 @pytest.mark.slow
 def test_a_function_or_a_reset_that_is_not_finite_ends_the_run_in_words():
-    root = Event(lambda t, q, v, w: jnp.sqrt(q[0] - 2.0), name="root")
+    root = Event(Root(2.0), name="root")
     with pytest.raises(SimulationError, match=r"event 'root' is not finite there\. Look for"):
         run(root)
-    late = Event(lambda t, q, v, w: jnp.sqrt(q[0] - 0.5), name="late")
-    with pytest.raises(SimulationError, match="event 'late' is not finite there"):
+    late = Event(Root(0.5), name="root")
+    with pytest.raises(SimulationError, match="event 'root' is not finite there"):
         run(late, t1=0.4)
     pole = Event(height, reset=lambda t, q, v, w: (q, v / (0 * v), w), name="pole")
     with pytest.raises(SimulationError, match="event 'pole' is not finite there"):
@@ -163,6 +182,7 @@ def test_a_function_that_is_not_finite_for_a_while_is_pointed_out():
         run(hole, t1=1.0)
 
 
+@pytest.mark.slow
 def test_an_event_that_no_kernel_has_is_left_to_the_plain_backend():
     """Said by the run; the native backend alone refuses."""
     event = Event(Counted(jnp.array(5)), name="half")
@@ -174,6 +194,7 @@ def test_an_event_that_no_kernel_has_is_left_to_the_plain_backend():
         run(event, backend="native")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [False, True])
 def test_files_keep_events(tmp_path, batch):
     if batch:
@@ -196,6 +217,7 @@ def test_files_keep_events(tmp_path, batch):
         assert member.events.names == ("impact",)
 
 
+@pytest.mark.slow
 def test_a_file_says_why_events_ended_a_run(tmp_path):
     bounced(max_events=2, throw=False).save(tmp_path / "run.npz")
     read = Trajectory.load(tmp_path / "run.npz")

@@ -36,7 +36,9 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(x, marks=pytest.mark.slow) if x == "rates" else x for x in CASES]
+)
 @pytest.mark.parametrize("restitution", [0.0, 0.7])
 def test_an_impact_balances_impulses_and_keeps_constraints(case, restitution):
     """All to round-off: solves of a few equations."""

@@ -11,8 +11,6 @@ import jaxdae
 from jaxdae.formulations import RealizingForces, SignLaw
 
 TIGHT = diffrax.PIDController(rtol=1e-11, atol=1e-11)
-SLOWLY = pytest.param("plain", marks=pytest.mark.slow)
-BACKENDS = pytest.mark.parametrize("backend", ["native", SLOWLY])
 
 
 class Block(jaxdae.System):
@@ -63,13 +61,12 @@ def exact_times(parameters, cycles):
     return jnp.stack([slips, slips + slides], axis=1).ravel()
 
 
-@BACKENDS
-def test_a_block_on_a_belt_sticks_and_slips_at_exact_times(backend):
+def test_a_block_on_a_belt_sticks_and_slips_at_exact_times():
     """To 1e-10, in steps of a tolerance of 1e-11; while it sticks it has the speed of the belt."""
-    run = moved(BELT, t1=12.0, backend=backend)
+    run = moved(BELT, t1=12.0)
     times = exact_times(BELT, 4)
     count = len(run.events)
-    assert run.backend == backend
+    assert run.backend == "native"
     assert count == 7
     np.testing.assert_allclose(run.events.times[:count], times[:count], rtol=0, atol=1e-9)
     modes = np.asarray(run.w[:, -1])
@@ -80,7 +77,7 @@ def test_a_block_on_a_belt_sticks_and_slips_at_exact_times(backend):
     assert set(modes[~sticking]) == {-1.0}
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", ["native", pytest.param("plain", marks=pytest.mark.slow)])
 def test_an_oscillator_with_dry_friction_comes_to_rest(backend):
     """Half periods, each of which loses `2 F / k`, until the friction holds the spring."""
     parameters = jnp.array([4.0, 0.0, 1.0, 1.0])
@@ -98,22 +95,12 @@ def test_an_oscillator_with_dry_friction_comes_to_rest(backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("backend", "adjoint", "mode"),
-    [
-        ("native", None, jax.jacfwd),
-        ("native", None, jax.jacrev),
-        ("plain", diffrax.ForwardMode(), jax.jacfwd),
-    ],
-)
-def test_derivatives_of_times_are_those_of_the_exact_ones(backend, adjoint, mode):
+@pytest.mark.parametrize("mode", [jax.jacfwd, jax.jacrev])
+def test_derivatives_of_times_are_those_of_the_exact_ones(mode):
     """By stiffness, belt and both bounds; the errors of the steps, over a slope of 0.5."""
 
     def times(parameters):
-        run = moved(
-            parameters, t1=7.5, backend=backend, adjoint=adjoint, throw=False, max_events=4,
-            saveat=diffrax.SaveAt(t1=True),
-        )  # fmt: skip
+        run = moved(parameters, t1=7.5, throw=False, max_events=4, saveat=diffrax.SaveAt(t1=True))
         return run.events.times[:3]
 
     found = mode(times)(BELT)

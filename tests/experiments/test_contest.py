@@ -20,11 +20,9 @@ class Cart(System):
     mass: float | jax.Array = 1.0
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, v, w
         return jnp.zeros_like(q) if u is None else u
 
 
@@ -35,7 +33,6 @@ def _cost(run):
 
 
 def _back(t, q):
-    del t
     return -q
 
 
@@ -48,7 +45,6 @@ def _task(contest, end=12.0, dt=0.05):
     random = {"mass": contest.Uniform(1.0, 1.0), "place": contest.Uniform(-3.0, 3.0, (1,))}
 
     def start(design, plant):
-        del design
         return State(plant["place"], jnp.zeros(1), jnp.zeros(0))
 
     def plant(design, plant):

@@ -27,6 +27,7 @@ WAYS = {
     },
     "end": {**FIXED, "saveat": diffrax.SaveAt(t1=True)},
 }
+QUICK = ("fixed", "end")
 BACKENDS = ("native", pytest.param("plain", marks=pytest.mark.slow))
 # The same operations, which LLVM and XLA order as they like, over some 25 steps.
 ROUND_OFF = 1e-12
@@ -40,8 +41,9 @@ def run(request):
 @pytest.mark.parametrize(
     ("way", "backend"),
     [
-        *((way, "native") for way in WAYS),
-        *(pytest.param(way, "plain", marks=pytest.mark.slow) for way in ("times", "end")),
+        *((x, "native") for x in QUICK),
+        *(pytest.param(x, "native", marks=pytest.mark.slow) for x in WAYS if x not in QUICK),
+        pytest.param("end", "plain", marks=pytest.mark.slow),
     ],
 )
 def test_the_numbers_are_those_of_simulate(way, backend):
@@ -112,11 +114,9 @@ def test_actuators_and_controllers_with_a_state_of_their_own():
 
     class Driven(Pendulum):
         def actuator_rate(self, t, q, v, w, u):
-            del t, q, v
             return u - w
 
         def force(self, t, q, v, w, u):
-            del t, q, u
             return jnp.stack([w[0], 0 * v[0]])
 
     law = jaxdae.PID(lambda t, q: q[:1] - 0.5 * (t > -1), K_P=2.0, K_I=1.0, K_D=0.1)
@@ -178,7 +178,7 @@ def test_failures_and_mistakes_are_named(run):
 
 def test_events_are_refused_by_name(tmp_path):
     """With the way to have them; none are none."""
-    event = jaxdae.Event(lambda t, q, v, w: q[0], name="middle")  # noqa: ARG005
+    event = jaxdae.Event(lambda t, q, v, w: q[0], name="middle")
     arguments = (PENDULUM, BAUMGARTE, HANGING)
     words = r"makes no runs with events.* Use jax\.jit of simulate\(\.\.\., events="
     for given in (event, [event]):

@@ -105,15 +105,12 @@ class Filtered(jaxdae.control.AbstractDynamicController):
     gain: float = 2.0
 
     def initial(self, t, state):
-        del t
         return state.q[:1]
 
     def rate(self, t, q, v, w, c):
-        del t, v, w
         return 5.0 * (q[:1] - c)
 
     def output(self, t, q, v, w, c):
-        del t, q, v, w
         return -self.gain * c[0]
 
 
@@ -126,7 +123,6 @@ class Network(eqx.Module):
         self.layers = eqx.nn.MLP(4, "scalar", 20, 2, jnp.tanh, key=jax.random.key(0))
 
     def __call__(self, t, q, v, w):
-        del t, w
         return self.layers(jnp.concatenate([q, v]))
 
 

@@ -176,15 +176,12 @@ def test_a_start_that_cannot_be_a_kernel(tmp_path):
 
     class Sorted(jaxdae.control.AbstractDynamicController):
         def initial(self, t, state):
-            del t
             return jnp.linalg.eigvals(jnp.outer(state.q, state.q)).real
 
         def rate(self, t, q, v, w, c):
-            del t, q, v, w
             return -c
 
         def output(self, t, q, v, w, c):
-            del t, q, v, w
             return c[0]
 
     with pytest.raises(jaxdae.BackendError, match="cannot be computed by a kernel"):
@@ -212,11 +209,9 @@ def test_arrays_are_named_by_their_places_and_numbered(tmp_path):
         points: eqx.field(default=None)  # pyright: ignore
 
         def kinetic_energy(self, t, q, v):
-            del t, q
             return 0.5 * (self.masses["left"] + self.masses["right"][1]) * v @ v
 
         def potential_energy(self, t, q):
-            del t
             return 9.81 * q[0]
 
     system = Masses({"left": 1.5, "right": jnp.array([1.0, 2.0])}, None)

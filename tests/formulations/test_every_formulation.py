@@ -46,7 +46,6 @@ def test_single_precision_stays_single(formulation, driven, flow):
 
 
 def eliminated(K_D, K_P):
-    del K_P
     return VelocityElimination(decay=K_D)
 
 

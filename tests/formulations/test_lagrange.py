@@ -76,6 +76,7 @@ def test_vector_field_and_multipliers_satisfy_the_equations_of_motion(formulatio
     np.testing.assert_allclose(y_dot.w, [expected], **ROUND_OFF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solve", [FullRankSolve(), MinimumNormSolve(), SingularMassSolve()])
 def test_perturbation_equation_holds_along_the_vector_field(solve, everything, rng):
     """d(phi_dot)/dt along the flow is -K_D df/dt - K_P f and -Gamma g, anywhere."""

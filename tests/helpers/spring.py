@@ -32,3 +32,13 @@ START = State([0.1, 0.2], [0.3, 0.4], jnp.zeros(0))
 def run(system=None, start=START, **settings):
     settings = {"t1": 0.3, "dt": 0.1, "solver": RK4(), **settings}
     return simulate(Spring() if system is None else system, Multipliers(), start, **settings)
+
+
+class Level(eqx.Module):
+    """Function of an event: the first coordinate over a level that rises."""
+
+    level: jax.Array
+    rate: jax.Array
+
+    def __call__(self, t, q, v, w):
+        return q[0] - self.level - self.rate * t

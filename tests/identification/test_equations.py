@@ -22,7 +22,6 @@ CHANNELS = {
 
 
 def source(t, y, z):
-    del t, y, z
     return 1.0
 
 
@@ -59,6 +58,7 @@ def result(data):
     return identify(circuit, GUESS, data, channels=CHANNELS, dt=0.05)
 
 
+@pytest.mark.slow
 def test_a_circuit_is_identified_from_noisy_data(result):
     """Estimates are within three of the standard errors reported, which are those of noise."""
     assert result.stop_reason == "converged"
@@ -112,7 +112,6 @@ class Power(jaxdae.DAE):
     decay: float = 1.0
 
     def residual(self, t, y, y_dot, u):
-        del t, u
         return jnp.stack([y_dot[0] + self.decay * y[0], y[1] - y[0] ** 2])
 
 
@@ -132,21 +131,19 @@ class Twice(jaxdae.DAE):
     """Index 3: the constraint has to be differentiated twice."""
 
     def rate(self, t, y, z, u):
-        del t, u
         return jnp.stack([y[1], z])
 
     def constraints(self, t, y, z, u):
-        del t, z, u
         return y[0]
 
 
 @pytest.mark.parametrize(
     ("build", "start", "error", "words"),
     [
-        (lambda p: Twice(), jaxdae.Variables(jnp.zeros(2), 0.0), ValueError, "index is higher"),  # noqa: ARG005
+        (lambda p: Twice(), jaxdae.Variables(jnp.zeros(2), 0.0), ValueError, "index is higher"),
         (lambda p: Resonator(p), jaxdae.State(jnp.zeros(1), jnp.zeros(1)), TypeError,
          r"is a State, must be jaxdae.Variables\(y, z\)"),
-        (lambda p: Circle(), jaxdae.Variables(jnp.array([0.1, 1.0]), 1.0), ValueError,  # noqa: ARG005
+        (lambda p: Circle(), jaxdae.Variables(jnp.array([0.1, 1.0]), 1.0), ValueError,
          r"off the constraints: consistent variables y are 0\.00"),
         (lambda p: Resonator(p), jaxdae.Variables(START.y, START.z | {"more": 0.0}), ValueError,
          "is not square"),

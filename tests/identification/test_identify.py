@@ -22,6 +22,7 @@ def fitted(experiments, guess=GUESS, channels=CHANNELS, **options):
     return identify(build, guess, experiments, channels=channels, dt=DT, **options)
 
 
+@pytest.mark.slow
 def test_estimate_and_covariance_are_those_of_scipy_on_the_exact_motion(rng):
     experiment = record(rng)
     result = fitted(experiment)

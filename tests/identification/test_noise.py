@@ -120,6 +120,7 @@ def fitted_with(noise, sigma: float | None = 0.02, missing=()):
     return result, " ".join(str(x.message) for x in caught)
 
 
+@pytest.mark.slow
 def test_noise_with_a_memory_is_said_with_its_number_and_no_error_is_shrunk(rng):
     rho = 0.6
     for sigma, missing in ((None, ()), (0.1, ()), (0.02, range(50, 90, 3))):

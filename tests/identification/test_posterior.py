@@ -21,11 +21,9 @@ class Pushed(jaxdae.System):
     slope: float
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del q, v, w, u
         return jnp.stack([self.constant + self.slope * t])
 
 

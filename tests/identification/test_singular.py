@@ -72,6 +72,7 @@ def singular(build, params, runs=1, states=None, settings=ADAPTIVE):
     return singular_positions(task, task.x, made, raw_names_of(params), experiments)
 
 
+@pytest.mark.slow
 def test_links_of_one_length_keep_the_position():
     """Times of the two in-line positions by SciPy; nothing opens them, and nothing is warned of."""
     params = {

@@ -47,6 +47,7 @@ PATTERNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_kernels_solve_equations_of_more_unknowns_than_they_pivot(rng, pattern):
     n = MOST_PIVOTED + 3
@@ -131,7 +132,6 @@ class Solving(AbstractStatelessSolver, diffrax.Euler):
     parts: int = 1
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        del terms, t0, t1, args, solver_state, made_jump
         n = unknowns(y0.size, self.parts)
         *matrices, right = jnp.split(y0, np.arange(1, self.parts + 1) * n * n)
         made = Factors.of_pair if self.parts == 2 else partial(Factors.of, pivots=True)

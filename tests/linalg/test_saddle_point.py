@@ -141,6 +141,7 @@ def test_devices_solve_systems_of_their_own():
     assert re.search(r"f64\[2,4\]\{V:members\}.* = solve_saddle_point\[", operations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [SOLVE, MinimumNormSolve(rcond=1e-9)])
 def test_rows_that_are_zero_are_left_out(inner):
     """What remains is as without them, derivatives as well; their multipliers are zero exactly."""

@@ -20,6 +20,7 @@ def at(tip, speed):
     return State(*jax.jvp(lambda x: SYSTEM.at_tip(x), (jnp.array(tip),), (jnp.array(speed),)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torques", [(0.0, 0.0), (1.3, -0.7)])
 def test_accelerations_and_multipliers_are_those_of_arms_cut_free(torques):
     """At random places of the tip; round-off of sums of order ten through matrices of order ten."""

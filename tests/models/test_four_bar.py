@@ -81,6 +81,7 @@ def test_inverse_dynamics_is_the_equation_of_the_crank_alone(angle):
     assert float(found.u[0]) == pytest.approx(torque_by_hand(angle, 7.0), rel=1e-8)
 
 
+@pytest.mark.slow
 def test_the_motors_work_is_the_energy_and_none_in_a_turn():
     turn, motion = 7.0, SYSTEM.crank_motion(7.0)
 

@@ -96,6 +96,7 @@ def read():
     return read_mujoco(ALL)
 
 
+@pytest.mark.slow
 def test_places_of_bodies_are_those_of_mujoco(read, rng):
     system = read.system
     data, _ = moving(ALL, rng)

@@ -9,7 +9,7 @@ import pytest
 
 import jaxdae
 from helpers.cart_pole import CartPole
-from jaxdae import Baumgarte, mpc, Multipliers, simulate, State
+from jaxdae import BackendError, Baumgarte, export, mpc, Multipliers, simulate, State
 from jaxdae.control import Sampled
 from oracles import cart_pole
 
@@ -25,7 +25,6 @@ def parts(state):
 
 def residuals(t, q, v, w, u):
     """Of the upright at rest: places, heights, speeds, and a little of the input."""
-    del t, w
     return jnp.concatenate([q - jnp.array([0.0, 0.0, 0.5]), 0.1 * v, 0.1 * u])
 
 
@@ -373,3 +372,34 @@ def test_arguments_of_the_wrong_kind_are_refused():
         policy_of().predict(0.0, *parts(LEANING), jnp.zeros((3, 1)))
     with pytest.raises(ValueError, match="w has 3 columns, and the plan of this policy 10 numbers"):
         policy_of().plans(jnp.zeros((5, 3)))
+
+
+@pytest.mark.slow
+def test_closed_loops_in_batches_and_their_gradients():
+    """Two samples of a mass: members are as they are alone, and differences agree."""
+    policy = policy_of_mass(nodes=2)
+    controller = Sampled(policy, 0.1, memory=policy.memory)
+
+    def end(place):
+        start = State(jnp.reshape(place, 1), jnp.zeros(1))
+        run = simulate(
+            Mass(), Multipliers(), start, t1=0.2, dt=0.05, controller=controller, throw=False
+        )
+        return run.q[-1, 0] + run.v[-1, 0]
+
+    places = jnp.array([-0.2, jnp.nan, 0.3])
+    ends, slopes = jax.jit(jax.vmap(jax.value_and_grad(end)))(places)
+    alone = jax.jit(end)
+    np.testing.assert_allclose(ends, [alone(-0.2), jnp.nan, alone(0.3)], atol=1e-12)
+    h = 1e-5
+    differences = [(alone(x + h) - alone(x - h)) / (2 * h) for x in (-0.2, 0.3)]
+    # The search is smooth here: no input is at its bound.
+    np.testing.assert_allclose(slopes[jnp.array([0, 2])], differences, atol=1e-8)
+
+
+def test_a_loop_around_predictions_is_not_exported(tmp_path):
+    policy = policy_of_mass()
+    controller = Sampled(policy, 0.1, memory=policy.memory)
+    with pytest.raises(BackendError, match="controller that is sampled"):
+        export(Mass(), Multipliers(), REST, t1=0.2, dt=0.1, controller=controller,
+               directory=tmp_path, name="loop")  # fmt: skip

@@ -96,6 +96,7 @@ def assert_complete(directory, results):
     assert not list(directory.rglob("*.partial"))
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_its_chunks_and_only_the_others_are_computed(tmp_path, monkeypatch):
     process = start(pause=0.02, kind="stored", devices=1, directory=str(tmp_path))
     wait_for_records(tmp_path, 2, process)

@@ -27,7 +27,6 @@ class Pushed(CartesianPendulum):
     """A pendulum with a horizontal force."""
 
     def force(self, t, q, v, w, u):
-        del t, q, v, w
         return jnp.zeros(2) if u is None else jnp.stack([u[0], jnp.zeros_like(u[0])])
 
 
@@ -37,7 +36,6 @@ class Push(eqx.Module):
     size: jax.Array
 
     def __call__(self, t, q, v, w):
-        del t, q, v, w
         return self.size[None]
 
 
@@ -55,6 +53,7 @@ def one(tree, index):
     return jax.tree.map(lambda x: x[index], tree)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
 def test_every_member_runs_as_if_alone(dtype):
     system, gains, states, pushes = members(dtype)
@@ -93,11 +92,12 @@ def test_batches_of_implicit_methods_of_the_plain_backend():
     """Their iterations are diffrax's, whose linear solves compare types of arrays."""
     states = jaxdae.State(jnp.array([[1.0, 0.0], [jnp.nan, 0.0]]), jnp.zeros((2, 2)))
     method = jaxdae.Multipliers(jaxdae.Baumgarte.critical(5.0))
-    settings = {"t1": 0.2, "solver": diffrax.Kvaerno3(), "backend": "plain"}
-    ends = simulate_batch(CartesianPendulum(), method, states, **settings)["q"][:, -1]
+    settings = {"t1": 0.2, "solver": diffrax.Kvaerno3()}
+    ends = simulate_batch(CartesianPendulum(), method, states, backend="plain", **settings)["q"]
     alone = jaxdae.simulate(CartesianPendulum(), method, one(states, 0), **settings)
-    np.testing.assert_allclose(ends[0], alone.q[-1], rtol=0, atol=1e-12)  # round-off
-    assert np.isnan(ends[1]).all()
+    # By a kernel, which makes the same steps: to the tolerance of their iterations.
+    np.testing.assert_allclose(ends[0, -1], alone.q[-1], rtol=0, atol=1e-8)
+    assert np.isnan(ends[1, -1]).all()
 
 
 def test_a_run_that_fails_is_a_value_of_its_member(pendulums):

@@ -136,7 +136,6 @@ class Other(Turning):
     kind: str = eqx.field(static=True, default="dict")
 
     def points(self, t, q):  # pyright: ignore[reportIncompatibleMethodOverride]
-        del t
         far = jnp.where((q[0] > 2.0) & (self.kind == "lost"), jnp.nan, q[0])
         places = {"a": jnp.zeros(2), "b": jnp.stack([far, far])}
         return {"dict": places, "none": None}.get(self.kind, jaxdae.Points(places))
@@ -219,7 +218,6 @@ class Fan(Turning):
     """Two rods from a hub, with a second name at the end of one; it turns with `q`."""
 
     def points(self, t, q):  # pyright: ignore[reportIncompatibleMethodOverride]
-        del t
         angles = q[0] + jnp.array([0.0, 2.0])
         one, other = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1)
         places = {"hub": jnp.zeros(2), "one": one, "other": other, "same": other, "_not": one}

@@ -88,6 +88,7 @@ def test_speed_and_failure_are_said(read):
     assert read(turning_run(t1=4.0), title="rod").layout["title"]["text"] == "rod"
 
 
+@pytest.mark.slow
 def test_a_mechanism_in_space_is_in_a_scene(read):
     page = read(turning_run(Spiral()))
     assert page.layout["scene"]["aspectmode"] == "data"

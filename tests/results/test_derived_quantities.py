@@ -66,7 +66,7 @@ def test_they_are_read_by_kernels_where_the_run_was_native():
             found = operations(lambda made, name=name: getattr(made, name), made)
             assert ("native_kernel" in found) == native
     # Also where there is a controller that they do not depend on.
-    law = lambda t, q, v, w: jnp.zeros(2) * q[:2]  # noqa: E731, ARG005
+    law = lambda t, q, v, w: jnp.zeros(2) * q[:2]  # noqa: E731
     made = run(jnp.array([100.0, 25.0]), backend="native", controller=law)
     for name in ("violation", "jacobian", "energy"):
         assert "native_kernel" in operations(lambda made, name=name: getattr(made, name), made)
@@ -126,11 +126,9 @@ class Weighted(jaxdae.System):
     weights: jax.Array
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return jnp.sum(self.weights * q[0] ** 2)
 
 

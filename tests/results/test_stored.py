@@ -265,7 +265,6 @@ class _Unseen(CartesianPendulum):
     points_are: Any = eqx.field(static=True, default=None)
 
     def points(self, t, q):  # pyright: ignore[reportIncompatibleMethodOverride]
-        del t
         return q["heat"] if self.points_are == "wrong" else self.points_are
 
 

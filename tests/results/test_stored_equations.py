@@ -16,7 +16,6 @@ ZERO = {"charge": 0.0, "flux": 0.0}, {"coil": 1.0, "current": 0.0}
 
 
 def step(t, y, z):
-    del t, y, z
     return 1.0
 
 
@@ -32,6 +31,7 @@ def same(one, other):
     return all(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) for a, b in pairs)
 
 
+@pytest.mark.slow
 def test_a_run_comes_back_from_a_file_bit_for_bit(tmp_path):
     run = ran()
     path = run.save(tmp_path / "folder" / "circuit")
@@ -69,8 +69,9 @@ def test_a_file_has_no_declaration_and_is_of_its_own_kind(tmp_path):
 @pytest.mark.slow
 def test_batches_events_and_failures_are_in_files(tmp_path):
     """One that is no number among the members; rows and events of each."""
-    event = jaxdae.Event(lambda t, y, z: z["current"] - 0.1, direction=1, name="up")  # noqa: ARG005
-    batch = jax.vmap(lambda r: ran(r, events=event, throw=False, max_events=2))
+    event = jaxdae.Event(lambda t, y, z: z["current"] - 0.1, direction=1, name="up")
+    how = {"events": event, "throw": False, "max_events": 2, "backend": "native"}
+    batch = jax.vmap(lambda r: ran(r, **how))
     runs = batch(jnp.array([1.0, jnp.nan, 3.0]))
     found = jaxdae.DAETrajectory.load(runs.save(tmp_path / "batch"))
     assert found.success.tolist() == [True, False, True]
@@ -85,6 +86,7 @@ def test_batches_events_and_failures_are_in_files(tmp_path):
     assert set(table["member"]) == {0, 2}  # of the other no row was reached but its start
 
 
+@pytest.mark.slow
 def test_tables_have_a_column_for_each_number(tmp_path):
     run = ran()
     table = run.to_dataframe()
@@ -101,6 +103,48 @@ def test_tables_have_a_column_for_each_number(tmp_path):
     vectors = jaxdae.solve(Circle(), jnp.array([0.0, 1.0]), 1.0, t1=0.2, dt=0.1, backend="plain")
     assert [*vectors.to_dataframe().columns][:4] == ["time", "y[0]", "y[1]", "z"]
     assert vectors.to_xarray()["y"].shape == (3, 2)
+
+
+class Measured(Resonator):
+    """With units of some variables."""
+
+    def units(self):
+        return {"y": "Wb", "y['charge']": "C", "z['current']": "A"}
+
+
+def test_units_of_variables_and_their_rates_are_in_tables_and_pictures(tmp_path):
+    run = jaxdae.solve(Measured(), *ZERO, t1=0.2, dt=0.1, backend="plain", controller=step)
+    assert run.units == (["C", "Wb"], ["", "A"])
+    found = jaxdae.DAETrajectory.load(run.save(tmp_path / "run"))
+    assert found.units == run.units
+    for one in (run, found):
+        assert one.to_dataframe().attrs["units"] == {
+            "time": "s", "charge": "C", "flux": "Wb", "current": "A",
+            "d(charge)/dt": "A", "d(flux)/dt": "Wb/s",
+        }  # fmt: skip
+        headings = [ax.get_ylabel() for ax in plot_histories(one, quantities=["y", "y_dot"]).axes]
+        assert list(dict.fromkeys(headings)) == [
+            "variables y [C]", "variables y [Wb]", "rates dy/dt [A]", "rates dy/dt [Wb/s]",
+        ]  # fmt: skip
+
+
+def test_what_was_varied_goes_with_the_members_and_into_files(tmp_path):
+    values = np.array([1.0, 2.0, 3.0])
+    runs = jax.vmap(lambda r: ran(r, throw=False, t1=0.2))(jnp.asarray(values))
+    named: Any = {"resistance": values, "maker": ["a", "b", "a"]}
+    runs = runs.varying("resistance", **named)
+    found = jaxdae.DAETrajectory.load(runs.save(tmp_path / "batch"))
+    batch: Any
+    for batch in (runs, found, found.varying("resistance", **named)):
+        assert batch.varied.axes == ("resistance",)
+        assert set(batch.to_dataframe()["resistance"]) == {1.0, 2.0, 3.0}
+        one = batch[1]
+        assert (one.varied.axes, one.varied.values["maker"]) == ((), "b")
+        np.testing.assert_array_equal(one.z["current"], batch.z["current"][1])
+        data = batch[1:].to_xarray().sel(resistance=3.0)
+        np.testing.assert_array_equal(data["z.current"], runs.z["current"][2])
+    with pytest.raises(ValueError, match="this is one run, not a batch"):
+        runs[0].varying("resistance", resistance=values)
 
 
 def test_histories_are_drawn_with_the_names_of_the_variables():

@@ -90,8 +90,8 @@ def test_dense_output_gives_any_time(every_step):
 def test_several_rules_at_once(every_step):
     """SaveAt(subs=…): a pytree of rules gives a pytree of results."""
     subs = {
-        "height": SubSaveAt(ts=jnp.array([0.5, 1.0]), fn=lambda t, y, args: y.q[1]),  # noqa: ARG005
-        "end": SubSaveAt(t1=True, fn=lambda t, y, args: y.v),  # noqa: ARG005
+        "height": SubSaveAt(ts=jnp.array([0.5, 1.0]), fn=lambda t, y, args: y.q[1]),
+        "end": SubSaveAt(t1=True, fn=lambda t, y, args: y.v),
     }
     run = _run(saveat=SaveAt(subs=subs))
     heights = every_step.q[np.array([4, 8]), 1]

@@ -28,6 +28,7 @@ def _run(system, formulation, state, **settings):
     return jaxdae.simulate(system, formulation, state, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "formulation", "state", "settings"),
     [
@@ -56,6 +57,7 @@ def test_a_run_that_an_explicit_method_cannot_make_is_made():
     assert run.solver == "Rodas5P"
 
 
+@pytest.mark.slow
 def test_constraints_that_nothing_stabilizes_are_enforced():
     """Long steps leave more of them than short ones."""
     run = _run(HungRod(1e9, 1e5), Multipliers(), HUNG, stepsize_controller=_tolerance(1e-4))
@@ -99,6 +101,7 @@ def test_gains_as_fast_as_the_motion_are_not_stiff_however_long_the_run():
     assert "is no faster than the motion" in str(run.why_solver)
 
 
+@pytest.mark.slow
 def test_a_run_backward_in_time_is_judged_in_its_direction():
     run = _run(CartesianPendulum(), GAINS, PENDULUM, t0=5.0, t1=0.0,
                stepsize_controller=_tolerance(1e-5))  # fmt: skip
@@ -120,6 +123,7 @@ def test_fixed_steps_are_explicit_as_long_as_they_are_stable(dt, solver, why):
     assert str(run.why_solver).startswith(why)
 
 
+@pytest.mark.slow
 def test_inside_transformations_it_is_the_documented_default():
     def end(length, solver):
         run = _run(CartesianPendulum(length=length), GAINS, PENDULUM, t1=0.01, solver=solver)
@@ -168,6 +172,7 @@ def test_the_choice_is_made_of_the_numbers_of_each_call():
     assert "± 1.392e+04i" in str(texts[1])
 
 
+@pytest.mark.slow
 def test_a_compiled_run_takes_it_too():
     def ends(solver):
         run = jaxdae.compile_run(SpringJoints(), Multipliers(), BENT, t1=1.0, solver=solver)

@@ -82,6 +82,7 @@ def test_a_backward_run_is_the_mirror_of_a_forward_one(name):
     assert abs(back.violation.phi[-1, 0]) < 0.2 * abs(back.violation.phi[0, 0])
 
 
+@pytest.mark.slow
 def test_stabilized_integrals_return_backward_in_time():
     kepler = Kepler()
     start = State(*kepler.start())
@@ -94,11 +95,8 @@ def test_stabilized_integrals_return_backward_in_time():
     np.testing.assert_allclose((end - values) / -1e-3, np.exp(-5.0), rtol=1e-2)
 
 
-@pytest.mark.parametrize("backend", ["auto", pytest.param("plain", marks=pytest.mark.slow)])
-def test_adaptive_runs_end_where_the_angle_does(backend):
-    run = jaxdae.simulate(
-        Pendulum(), jaxdae.Multipliers(Baumgarte.critical(20.0)), START, t1=-2.0, backend=backend
-    )
+def test_adaptive_runs_end_where_the_angle_does():
+    run = jaxdae.simulate(Pendulum(), jaxdae.Multipliers(Baumgarte.critical(20.0)), START, t1=-2.0)
     np.testing.assert_allclose(run.q[-1], angle(-2.0), atol=1e-7)  # ten times the tolerance
     assert np.abs(run.violation.phi).max() < 1e-6
 
@@ -192,6 +190,7 @@ def test_friction_that_the_start_does_not_show_is_warned_of_after_the_run():
     np.testing.assert_allclose(run.backward_growth, (1 + 2 * k * t1) ** -1.5, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_function_with_the_signs_of_a_backward_run_is_warned_of():
     """Stabilizations that were written for runs in which nothing was turned."""
     wrong = lambda t, q, v, phi, phi_dot: 20 * phi_dot - 100 * phi  # noqa: E731
@@ -206,6 +205,7 @@ def test_a_function_with_the_signs_of_a_backward_run_is_warned_of():
         Baumgarte(-20.0, 100.0)
 
 
+@pytest.mark.slow
 def test_realizing_forces_and_controllers_backward_are_warned_of():
     sleigh = ChaplyginSleigh()
     start = State(jnp.zeros(3), jnp.array([1.0, 0.0, 0.0]))
@@ -215,6 +215,7 @@ def test_realizing_forces_and_controllers_backward_are_warned_of():
         )
 
 
+@pytest.mark.slow
 def test_laws_that_forget_forward_are_warned_of_backward():
     """The largest root of Pade's denominator for one term is `-1 / delay`."""
     start = State(jnp.zeros(3), jnp.array([1.0, 0.0, 0.0]))

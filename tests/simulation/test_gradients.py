@@ -177,9 +177,9 @@ def test_gradient_through_the_projection_of_the_start():
         return jnp.sum(run.final_state.q * run.final_state.v)
 
     length, h = 1.2, 1e-3
-    lengths = length + h * np.array([2.0, 1.0, 0.0, -1.0, -2.0])
-    (up2, up, _, down, down2), slopes = jax.jit(jax.vmap(jax.value_and_grad(loss)))(lengths)
-    reverse = slopes[2]
+    value_and_slope = jax.jit(jax.value_and_grad(loss))
+    up2, up, down, down2 = (value_and_slope(length + n * h)[0] for n in (2, 1, -1, -2))
+    reverse = value_and_slope(length)[1]
     forward = jax.jit(jax.jacfwd(lambda x: loss(x, diffrax.ForwardMode())))(length)
     slope = (8 * (up - down) - (up2 - down2)) / (12 * h)
     np.testing.assert_allclose(forward, reverse, rtol=1e-9)

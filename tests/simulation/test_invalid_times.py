@@ -42,9 +42,16 @@ CASES = {
 }  # fmt: skip
 
 
+QUICK = ("t0", "atol", "saved")
+
+
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [*((x, "auto") for x in CASES), pytest.param("t1", "plain", marks=pytest.mark.slow)],
+    [
+        *((x, "auto") for x in QUICK),
+        *(pytest.param(x, "auto", marks=pytest.mark.slow) for x in CASES if x not in QUICK),
+        pytest.param("t1", "plain", marks=pytest.mark.slow),
+    ],
 )
 def test_a_member_with_such_a_number_fails_alone(name, backend):
     settings, good, bad = CASES[name]
@@ -127,6 +134,7 @@ def test_the_final_state_of_a_failed_run_is_none():
     np.testing.assert_allclose(jax.jit(jax.grad(masked_later))(1.0), gradient(1.0, True))
 
 
+@pytest.mark.slow
 def test_dense_output_behind_a_failure_is_none():
     run = jaxdae.simulate(
         Exploding(50.0), jaxdae.Multipliers(), START, t1=1.0, throw=False, max_steps=100,

@@ -32,6 +32,7 @@ def run() -> Any:
     return motion()
 
 
+@pytest.mark.slow
 def test_every_stabilization_has_the_same_gains_from_a_motion(run):
     gains = step_gains(RK4(), 0.1, regime="steps", motion=run)
     options: dict[str, Any] = {"regime": "steps", "motion": run}

@@ -71,6 +71,7 @@ ALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ALL, ids=lambda x: type(x).__name__)
 @pytest.mark.parametrize("margin", [1.0, 2.0])
 def test_the_step_is_within_the_limit_and_the_factor_holds(solver, margin):
@@ -205,7 +206,7 @@ def test_stability_functions_are_those_of_steps_by_diffrax(solver):
 
     def after(turn):
         matrix = jnp.array([[turn[0], -turn[1]], [turn[1], turn[0]]])
-        term = diffrax.ODETerm(lambda t, y, args: matrix @ y)  # noqa: ARG005
+        term = diffrax.ODETerm(lambda t, y, args: matrix @ y)
         steps = diffrax.ConstantStepSize()
         found = diffrax.diffeqsolve(
             term, solver, 0.0, 1.0, 1.0, jnp.array([1.0, 0.0]), stepsize_controller=steps

@@ -12,6 +12,7 @@ from jaxdae.solvers import RK4
 from jaxdae.stability import largest_turn, step_gains
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "margin"), [(RK4(), 8.0), (diffrax.Tsit5(), 3.0), (diffrax.Euler(), 1.0)]
 )

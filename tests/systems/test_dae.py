@@ -62,6 +62,7 @@ def test_at_index_two_z_follows_from_the_hidden_constraint():
     np.testing.assert_allclose(2 * z, y["v"] @ y["v"] - 9.81 * q[1], rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_of_a_residual_rates_are_those_of_the_motion():
     """Also of variables whose rates the residual does not have: from its derivative by time."""
     given = jnp.array([0.7, 1e-5, 0.0])
@@ -203,6 +204,16 @@ class Both(jaxdae.DAE):
         return y_dot + y
 
 
+class Misnamed(Robertson):
+    def units(self):
+        return {"y['c']": "mol"}
+
+
+class Unnamed(Robertson):
+    def units(self) -> Any:
+        return ("mol",)
+
+
 class Neither(jaxdae.DAE):
     pass
 
@@ -281,6 +292,8 @@ TWO = jnp.ones(2)
         (Declared(lambda t, y, z, u: "fast"), TWO, None,
          "Declared.rate returned"),
         (Declared(lambda t, y, z: -y), TWO, None, "Declared.rate failed with TypeError"),
+        (Misnamed(), *ROBERTSON_START, r"Misnamed.units: nothing is called .*; there are y\['a'\]"),
+        (Unnamed(), *ROBERTSON_START, r"Unnamed.units returned .*; it must return texts by names"),
     ],
 )  # fmt: skip
 def test_declarations_that_are_no_such_equations_are_refused_in_words(dae, y, z, words):

@@ -14,6 +14,7 @@ import pytest
 import jaxdae
 from helpers.systems import HarmonicOscillator
 from jaxdae import Baumgarte, LinearStabilization, Multipliers, State
+from jaxdae.analysis.stability_certificate import StabilityCertificate
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.solvers import Projected, RK4
 from jaxdae.tuning import (
@@ -25,7 +26,6 @@ from jaxdae.tuning import (
     SimulationObjective,
     TrackingError,
 )
-from jaxdae.tuning.certificate import StabilityCertificate
 
 PENDULUM = CartesianPendulum()
 STARTS = perturbed_states(State(*PENDULUM.start()), jax.random.key(0), 2, 1e-2, 1e-2)
@@ -176,11 +176,9 @@ class Slider(jaxdae.System):
     """A bead on the line `q[1] = 0` whose mass grows along it, so that mobilities change."""
 
     def kinetic_energy(self, t, q, v):
-        del t
         return 0.5 * (1.0 + 4.0 * q[0] ** 2) * v @ v
 
     def position_constraints(self, t, q):
-        del t
         return q[1:]
 
 

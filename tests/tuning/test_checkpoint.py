@@ -62,6 +62,7 @@ def stopped(content, tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_finished_run_resumes_to_the_same_result_without_compiling(stopped, uninterrupted):
     run(stopped, resume=True)
     again = run(stopped, resume=True)

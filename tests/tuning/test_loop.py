@@ -32,6 +32,7 @@ def reverse():
     return tune(distance, PARAMS, steps=400)
 
 
+@pytest.mark.slow
 def test_the_minimum_is_found_and_told(reverse):
     # The minimum is smooth and round: what is left of the distance is the root of the loss's 1e-13.
     assert reverse.loss < 1e-10 * reverse.initial_loss
@@ -135,6 +136,7 @@ def test_several_starts_find_the_deeper_well():
     )
 
 
+@pytest.mark.slow
 def test_an_objective_that_does_not_depend_on_the_parameters_is_pointed_out():
     """One evaluation shows it; a start beside it goes on, and is the same as without it."""
     with pytest.warns(UserWarning, match="all derivatives of the loss, which is 1, are zero"):

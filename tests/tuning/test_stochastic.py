@@ -2,23 +2,22 @@
 
 from typing import Any
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from jaxdae import State
+from jaxdae import Baumgarte, Multipliers, simulate, State
 from jaxdae.models.pendulum import CartesianPendulum
-from jaxdae.systems import constraint_residuals
+from jaxdae.solvers import RK4
 from jaxdae.tuning import (
     CheckpointError,
     gradient_growth,
     LeastSquares,
     parameter_average,
-    perturbed_states,
     Positive,
-    random_starts,
     Stochastic,
     tune,
 )
@@ -121,6 +120,22 @@ def test_a_fixed_objective_is_validated_too_and_a_callback_sees_it():
     assert result.ending.endswith(words)
 
 
+def test_the_progress_bar_shows_both_losses_and_the_throughput(capsys):
+    result = run(validation=distance, validation_every=4, progress=True)
+    said = f"loss={result.history.loss[-1]:.4g}, skipped=0, validation={result.loss:.4g}]"
+    last = capsys.readouterr().err.rstrip().rpartition("\r")[2]
+    assert last.startswith("100%")
+    assert "20/20 [" in last
+    assert "step/s, " in last
+    assert last.endswith(said)
+
+
+def test_validations_that_are_never_finite_are_told_of():
+    with pytest.warns(UserWarning, match="no validation was finite: the initial parameters are"):
+        result = run(validation=lambda x: jnp.nan * jnp.sum(x), steps=5)
+    np.testing.assert_array_equal(result.params, jnp.zeros(2))
+
+
 def test_a_validation_that_is_drawn_has_the_same_draws_each_time():
     kept = run(optimizer=optax.sgd(0.0), validation=Stochastic(noisy), validation_every=1, steps=3)
     assert len(set(kept.history.validation)) == 1
@@ -211,11 +226,37 @@ def test_horizons_are_one_program_and_hold_on_at_their_end():
     np.testing.assert_allclose(growing.history.loss, [1.0, 1.5, 2.0, 2.5, 3.0, 3.0], rtol=1e-12)
 
 
+@pytest.mark.slow
+def test_runs_to_a_traced_horizon_are_those_to_a_known_one():
+    """As the page has it: one program for all horizons, and its gradient."""
+    law = Multipliers(Baumgarte(20.0, 100.0))
+    start = State(jnp.array([1.0, 0.0]), jnp.zeros(2))
+
+    def last(mass, horizon, **how):
+        run = simulate(
+            CartesianPendulum(mass=mass), law, start, t1=horizon, dt=0.05, solver=RK4(),
+            throw=False, **how,
+        )  # fmt: skip
+        return run.q[-1, 0] * mass
+
+    def traced(mass, horizon):
+        times = diffrax.SaveAt(ts=horizon * jnp.linspace(0, 1, 5))
+        return last(mass, horizon, max_steps=21, saveat=times)
+
+    both = jax.jit(jax.value_and_grad(traced))
+    for horizon in (0.3, 1.0):
+        value, slope = both(1.0, horizon)
+        wanted = last(1.0, horizon)
+        # The angle does not depend on the mass.
+        np.testing.assert_allclose([value, slope], [wanted, wanted], rtol=1e-9)
+
+
 def test_draws_that_are_not_finite_are_not_taken_and_counted():
     def sometimes(x, key):
         return jnp.where(jax.random.uniform(key) < 0.3, jnp.nan, noisy(x, key))
 
-    result = run(Stochastic(sometimes), steps=40)
+    with pytest.warns(UserWarning, match=r"of 41 draws made no step, as their losses or gradients"):
+        result = run(Stochastic(sometimes), steps=40)
     count = int(np.isnan(result.history.loss).sum())
     assert 0 < count == result.skipped < 40
     assert result.ending.endswith(f"; {count} of 41 were not finite")
@@ -256,30 +297,6 @@ def test_the_growth_of_gradients_is_that_of_the_motion():
     ):
         with pytest.raises(ValueError, match=message):
             gradient_growth(unstable, params, horizons)
-
-
-def test_random_starts_are_on_the_constraints_and_normal_along_them():
-    system, rest = CartesianPendulum(), State([0.0, -1.0], [0.0, 0.0])
-
-    @jax.jit
-    def draw(key):
-        return random_starts(system, rest, key, 500, position=1e-2, velocity=jnp.array([0.1, 0.0]))
-
-    states = draw(KEY)
-    for q, v in zip(states.q[:5], states.v[:5], strict=True):
-        residuals = constraint_residuals(system, 0.0, q, v)
-        np.testing.assert_allclose(jnp.append(residuals.phi, residuals.phi_dot), 0.0, atol=1e-10)
-    # Along the constraint, to within four standard errors of 500.
-    assert np.std(states.q[:, 0]) == pytest.approx(1e-2, rel=4 / np.sqrt(1000))
-    assert np.std(states.v[:, 0]) == pytest.approx(0.1, rel=4 / np.sqrt(1000))
-    same = perturbed_states(rest, KEY, 500, 1e-2, jnp.array([0.1, 0.0]), system=system)
-    np.testing.assert_allclose(states.q, same.q, atol=1e-12)
-    half: Any = 2.5
-    with pytest.raises(TypeError, match=r"random_starts: count is 2\.5, must be an integer"):
-        random_starts(system, rest, KEY, half, position=0.1, velocity=0.1)
-    none: Any = rest
-    with pytest.raises(TypeError, match=r"(?s)system is State.*; give the system that moves"):
-        random_starts(none, rest, KEY, 2, position=0.1, velocity=0.1)
 
 
 def never(x, *_):

@@ -12,7 +12,7 @@ from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Number
 from jaxdae.kernels.llvm.writer import Writer
 from jaxdae.kernels.tracing.loops import Loop
-from jaxdae.kernels.tracing.product_parts import Rank
+from jaxdae.kernels.tracing.product_parts import OneRow, Rank
 
 # Products of dense matrices.
 
@@ -255,15 +255,26 @@ def onto_row_function(one: OntoRow, width: int, dtype: Any) -> Definition:
     w = Writer(width, dtype)
     with w.turns(0, one.rows * one.size) as every:
         w.store(w.vector, "zeroinitializer", w.place(w.vector, "%c", every.index))
-    with w.turns(0, width) as lanes:
-        first = _first_of_row(w, one.size, lanes.index)
-        with w.turns(0, one.size) as entries:
-            place = w.put("i64", f"add i64 {first}, {entries.index}")
-            value = w.load(
-                w.scalar, w.place(w.scalar, "%a", _of_lane(w, entries.index, lanes.index))
-            )
-            w.store(w.scalar, value, w.place(w.scalar, "%c", _of_lane(w, place, lanes.index)))
+    _add_to_row(w, one.size)
     return w.define(one.name, _PARAMETERS, attributes="noinline ")
+
+
+def row_onto(one: OneRow, width: int, dtype: Any) -> Definition:
+    """The same that adds the row to those of a table."""
+    w = Writer(width, dtype)
+    _add_to_row(w, one.size)
+    return w.define(f"row_onto_{one.size}", _PARAMETERS, attributes="noinline ")
+
+
+def _add_to_row(w: Writer, size: int) -> None:
+    with w.turns(0, w.width) as lanes:
+        first = _first_of_row(w, size, lanes.index)
+        with w.turns(0, size) as entries:
+            place = w.put("i64", f"add i64 {first}, {entries.index}")
+            given = w.place(w.scalar, "%a", _of_lane(w, entries.index, lanes.index))
+            target = w.place(w.scalar, "%c", _of_lane(w, place, lanes.index))
+            more, old = (Number(w, w.load(w.scalar, x), w.scalar) for x in (given, target))
+            w.store(w.scalar, old + more, target)
 
 
 def _first_of_row(w: Writer, size: int, lane: str) -> str:

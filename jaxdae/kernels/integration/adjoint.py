@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple
 
-from jaxdae.kernels.emission.loops import product_onto
+from jaxdae.kernels.emission.loops import product_onto, row_onto
 from jaxdae.kernels.integration.initial_value import adjoint_programs
 from jaxdae.kernels.integration.steps import LaneInputs, read_time, StepSizeControl
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
-from jaxdae.kernels.tracing.product_parts import Pieces, Rank
+from jaxdae.kernels.tracing.product_parts import OneRow, Pieces, Rank, Zeros
 
 
 def adjoint_steps(
@@ -518,12 +518,12 @@ class _AdaptiveAdjoint(_Adjoint):
                 self.add_row(index // every + int(self.saving.start), lane)
 
 
-class _FactorPair(NamedTuple):
-    """Factors that a step gives, by their arrays; the left one is transposed."""
+class _Pair(NamedTuple):
+    """What a step gives of a part: factors, the first transposed; or a row and its number."""
 
-    rank: Rank
-    left: Any
-    right: Any
+    part: Rank | OneRow
+    first: Any
+    second: Any
 
 
 class _Cotangent:
@@ -538,9 +538,10 @@ class _Cotangent:
         # What one step gives.
         self.step = [lanes.array(x) for x in sizes]
         self._sizes = sizes
-        factors = iter(self.step[1:] if pieces.rest else self.step)
-        self._products = [_FactorPair(x, next(factors), next(factors)) for x in pieces.ranks]
-        # Functions that add the products.
+        given = iter(self.step[1:] if pieces.rest else self.step)
+        pairs = (x for x in pieces.parts if not isinstance(x, Zeros))
+        self._pairs = [_Pair(x, next(given), next(given)) for x in pairs]
+        # Functions that add the parts.
         self.definitions: list[Definition] = []
         self.array = lanes.array(pieces.result.size)
 
@@ -567,11 +568,13 @@ class _Cotangent:
             source = lanes.offset(self.step[0], at)
             lanes.add(stop - start, source, lanes.offset(self.array, start))
             at += stop - start
-        for one in self._products:
-            function = product_onto(one.rank, lanes.width, lanes.dtype)
+        for one in self._pairs:
+            part, kind = one.part, (lanes.width, lanes.dtype)
+            is_row = isinstance(part, OneRow)
+            function = row_onto(part, *kind) if is_row else product_onto(part, *kind)
             self.definitions.append(function)
-            target = lanes.offset(self.array, one.rank.start)
-            lanes.call(function.name, one.left, one.right, target)
+            target = lanes.offset(self.array, part.start)
+            lanes.call(function.name, one.first, one.second, target)
 
     def spoil(self) -> None:
         """Make it not a number."""

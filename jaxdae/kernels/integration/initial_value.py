@@ -253,21 +253,30 @@ class InitialValueProblem:
         """The same of their derivatives in reverse mode, by the state and active parameters."""
         if active is None:
             return []
-        kinds, by = ("t", "y", "y", *self.parameters), "_".join(map(str, active))
+        kinds = ("t", "y", "y", *self.parameters)
 
-        def transposed(function: Callable) -> Callable:
+        def transposed(function: Callable, used: tuple[int, ...]) -> Callable:
             def pulled(t, y, bar, *parameters):
                 def varied(y, *some):
-                    return function(t, y, *replaced(parameters, active, some))
+                    return function(t, y, *replaced(parameters, used, some))
 
-                return jax.vjp(varied, y, *(parameters[i] for i in active))[1](bar)
+                return jax.vjp(varied, y, *(parameters[i] for i in used))[1](bar)
 
             return pulled
 
-        return [
-            self._parted(f"{name}_transposed_by_{by}", transposed(f), kinds, 3)
-            for name, f in self._functions().items()
-        ]
+        result = []
+        for number, (name, function) in enumerate(self._functions().items()):
+            used = self._used(number, active)
+            by = "_".join(map(str, used))
+            made = self._parted(f"{name}_transposed_by_{by}", transposed(function, used), kinds, 3)
+            result.append(made)
+        return result
+
+    def _used(self, number: int, active: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of some parameters that right-hand side or projection depend on."""
+        one, count = self._forward()[number], len(self.parameters)
+        first, rest = (x.program.depends() for x in (one.first, one.rest))
+        return tuple(i for i in active if first[i] or rest[len(rest) - 1 - count + i])
 
     def _parted(self, name: str, function: Callable, kinds, varying: int, signed=False) -> _Parted:
         def make() -> _Parted:
@@ -296,7 +305,7 @@ class InitialValueProblem:
         Its first argument is its value, where that is known, or `None`.
         """
         count, ahead, value = len(self.parameters), len(self._forward()), self.function(number)
-        transposed = self._backward(active)[number]
+        transposed, used = self._backward(active)[number], self._used(number, active)
 
         def forward(known, *arguments):
             return value(*arguments) if known is None else known, (known, *arguments)
@@ -306,7 +315,7 @@ class InitialValueProblem:
             bars = transposed((t, y, bar), operands[:count], operands[count + ahead + number])
             zeros = [jnp.zeros_like(x) for x in operands]
             none = None if known is None else jnp.zeros_like(known)
-            return none, jnp.zeros_like(t), bars[0], *replaced(zeros, active, bars[1:])
+            return none, jnp.zeros_like(t), bars[0], *replaced(zeros, used, bars[1:])
 
         derivable = jax.custom_vjp(lambda *x: forward(*x)[0])
         derivable.defvjp(forward, backward)

@@ -432,7 +432,7 @@ def _pulled(
     else:
         flags = (axes.batched[i] for i in _start_and(active))
         totals = tuple(
-            bool(axes.rank and x.ranks) and not has and not every
+            bool(axes.rank and x.parts) and not has and not every
             for x, has, every in zip(pieces, flags, each, strict=True)
         )
         result = _adjoint.bind(*primals, *bars, run=run, axes=more, active=active, totals=totals)

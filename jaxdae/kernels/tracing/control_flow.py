@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.tracing import zero_signs
+from jaxdae.kernels.tracing import product_parts, zero_signs
 from jaxdae.kernels.tracing.arrays import (
+    as_symbols,
     elementwise,
     first_refused,
     Refusal,
@@ -174,6 +175,11 @@ def _chooses(graph: Graph, which: Symbols, i: int) -> Symbols:
 def choice(graph: Graph, condition: Value, yes: Value, no: Value) -> Symbols:
     """Corresponding entries of one array or another."""
     (a, b), kind = as_one_kind(graph, [yes, no])
+    asked = as_symbols(graph, condition).nodes.ravel()
+    if graph.loops and asked.size and (asked == asked[0]).all():
+        parts = product_parts.chosen(graph, int(asked[0]), a, b)
+        if parts is not None:
+            return kind.like(parts)
     results = elementwise(graph, "select", condition, Symbols(a), Symbols(b))
     return kind.like(results.nodes)
 

@@ -220,7 +220,7 @@ class _Index(NamedTuple):
     Args:
         node: of it, inside of the limits.
         cases: what it may be.
-        start: the whole start from it.
+        start: all components of the start from it.
     """
 
     node: int
@@ -251,9 +251,8 @@ def _one_index(graph: Graph, starts: list[Symbols], limits, moved: bool) -> _Ind
     if not inside:
         for name, end in (("max", cases[0]), ("min", cases[-1])):
             node = graph.apply(name, node, graph.constant(float(end)))
-    known = [graph.value(x) for x in nodes]
-    start = lambda i: tuple(i if j == k else int(x) for j, x in enumerate(known))  # noqa: E731
-    return _Index(node, cases, start)
+    known = [0 if j == k else int(graph.value(x) or 0) for j, x in enumerate(nodes)]
+    return _Index(node, cases, lambda i: (*known[:k], i, *known[k + 1 :]))
 
 
 def _columns(cells: np.ndarray) -> list[tuple[int, int]] | None:
@@ -443,8 +442,10 @@ def _windows(graph: Graph, layout: Windows, indices: Symbols, read, fill, rows) 
     outside = None if fill is None else np.full(inner, fill, np.int32)
     for place in np.ndindex(*outer):
         starts = [indices.like(x) for x in indices.nodes[place]]
-        index = None if rows is None else _one_index(graph, starts, layout.limits(), fill is None)
-        found = None if index is None else rows(index, _cells(layout, index, indices, place))
+        index = _one_index(graph, starts, layout.limits(), fill is None)
+        found = None
+        if rows is not None and index is not None:
+            found = rows(index, _cells(layout, index, indices, place))
         if found is not None:
             result[place] = found.reshape(inner)
             continue

@@ -1,7 +1,8 @@
 """Parts of arrays that are products of dense matrices, such as derivatives by a network's weights.
 
 Sums of such products are products of longer matrices: `A B + C D = [A C] [B; D]`. A sum over many
-pairs of vectors, those of all stages of a step, goes through the memory of the matrix once.
+pairs of vectors, those of all stages of a step, goes through the memory of the matrix once. Other
+parts are tables of zeros but for one row, such as derivatives by a table that is read.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.kernels.graph.array_calls import called, mapped, MatrixLayout, OUTER, Product
+from jaxdae.kernels.graph.array_calls import (
+    are_consecutive,
+    called,
+    mapped,
+    MatrixLayout,
+    OntoRow,
+    OUTER,
+    Product,
+)
 from jaxdae.kernels.graph.expressions import Graph, RESULT
 
 # Operations that are linear in all of their arguments.
@@ -36,6 +45,40 @@ class Rank(NamedTuple):
     def stop(self) -> int:
         """Number of the first entry behind the product."""
         return self.start + self.rows * self.columns
+
+
+class OneRow(NamedTuple):
+    """A part of an array that is a table of zeros but for one row.
+
+    Args:
+        start: number of its first entry in the array, where the others follow by rows.
+        rows: of the table.
+        size: entries of a row.
+    """
+
+    start: int
+    rows: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        """Number of the first entry behind the table."""
+        return self.start + self.rows * self.size
+
+
+class Zeros(NamedTuple):
+    """A part of an array that is zero.
+
+    Args:
+        start: number of its first entry in the array.
+        stop: number of the first entry behind it.
+    """
+
+    start: int
+    stop: int
+
+
+Part = Rank | OneRow | Zeros
 
 
 class FactoredProduct(NamedTuple):
@@ -113,6 +156,43 @@ def combined(graph: Graph, operation: str, arguments: list[np.ndarray]) -> np.nd
     return result.reshape(arguments[0].shape)
 
 
+def chosen(graph: Graph, condition: int, yes: np.ndarray, no: np.ndarray) -> np.ndarray | None:
+    """An array whose parts are products, or tables of one row, where a condition holds, else zero.
+
+    Or the other way round. `None` where neither array is zero, or the other has no such parts.
+    """
+    if yes.size < OUTER or yes.shape != no.shape:
+        return None
+    zero = graph.constant(0.0)
+    empty = [not (x != zero).any() for x in (yes, no)]
+    if empty[0] == empty[1]:
+        return None
+    given = no if empty[0] else yes
+
+    def choice(nodes: np.ndarray) -> np.ndarray:
+        pairs = ((zero, x) if empty[0] else (x, zero) for x in nodes.ravel().tolist())
+        flat = [graph.apply("select", condition, *pair) for pair in pairs]
+        return np.array(flat, np.int32).reshape(nodes.shape)
+
+    parts, flat = _parts(graph, given), given.ravel()
+    if not parts:
+        return None
+    result, left = np.full(flat.size, -1, np.int32), np.ones(flat.size, bool)
+    for part, (first, second) in parts:
+        if isinstance(part, Rank):
+            # Both, as what is not finite is none of the other side.
+            product = called(graph, choice(first).T, choice(second))
+            result[part.start : part.stop] = product.ravel()
+        elif isinstance(part, OneRow):
+            row = tuple(choice(first).tolist()), tuple(second.tolist())
+            result[part.start : part.stop] = graph.call(OntoRow(part.rows, part.size), row)[
+                0
+            ].ravel()
+        left[part.start : part.stop] = False
+    result[left] = choice(flat[left])
+    return result.reshape(given.shape)
+
+
 def _each(graph: Graph, operation: str, arguments: list[np.ndarray]) -> np.ndarray:
     result = mapped(graph, operation, arguments) if arguments[0].size else None
     if result is not None:
@@ -126,61 +206,94 @@ def _negative(graph: Graph, nodes: np.ndarray) -> np.ndarray:
     return np.array(flat, np.int32).reshape(nodes.shape)
 
 
-# Programs that give factors instead of products.
+# Programs that give factors instead of products, and rows instead of tables.
 
 
 class Pieces(NamedTuple):
-    """What a program gives of one result: the entries of no product, then pairs of factors.
+    """What a program gives of one result: the entries of no other part, then those of each part.
 
     Args:
         result: what it was.
-        ranks: the products; of each first the left factor, transposed, and then the right one.
+        parts: the products, of each first the left factor, transposed, and then the right one; the
+            tables of one row, of each the row and its number; zeros, of which nothing is given.
     """
 
     result: jax.ShapeDtypeStruct
-    ranks: tuple[Rank, ...]
+    parts: tuple[Part, ...]
 
     @property
     def rest(self) -> list[tuple[int, int]]:
-        """Starts and ends of the parts between the products."""
-        starts = [0, *(x.stop for x in self.ranks)]
-        stops = [*(x.start for x in self.ranks), self.result.size]
+        """Starts and ends of what is between the parts."""
+        starts = [0, *(x.stop for x in self.parts)]
+        stops = [*(x.start for x in self.parts), self.result.size]
         return [(a, b) for a, b in zip(starts, stops, strict=True) if a < b]
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Shapes of what the program gives."""
-        if not self.ranks:
+        if not self.parts:
             return [self.result.shape]
         size = sum(b - a for a, b in self.rest)
-        pairs = (((x.terms, x.rows), (x.terms, x.columns)) for x in self.ranks)
-        return [*([(size,)] if size else []), *(shape for pair in pairs for shape in pair)]
+        given = (shape for x in self.parts for shape in _shapes(x))
+        return [*([(size,)] if size else []), *given]
+
+
+def _shapes(part: Part) -> list[tuple[int, ...]]:
+    """Shapes of what is given of a part."""
+    if isinstance(part, Rank):
+        return [(part.terms, part.rows), (part.terms, part.columns)]
+    return [(part.size,), (1,)] if isinstance(part, OneRow) else []
 
 
 def factored(program: Any) -> tuple[Any, tuple[Pieces, ...]]:
     """Give the factors of the parts of results that are products, instead of the products.
 
-    They are multiplied where sums over several calls go through the memory of the product once.
+    They are multiplied where sums over several calls go through the memory of the product once. Of
+    tables with one row, give that.
     Returned are a program that gives the pieces of each result, and what these are.
     """
     graph, at = program.graph, 0
     outputs: list[np.ndarray] = []
     pieces = []
-    for shape in program.results:
+    for i, shape in enumerate(program.results):
         nodes = program.outputs[at : at + shape.size]
         at += nodes.size
-        pairs = [
-            x
-            for x in factors(graph, nodes)
-            if x.left.size + x.right.size < 2 * x.rank.rows * x.rank.columns
-        ]
-        pieces.append(Pieces(shape, tuple(x.rank for x in pairs)))
+        # The first result, the cotangent of a state, is always given.
+        empty = i > 0 and nodes.size >= OUTER and not (nodes != graph.constant(0.0)).any()
+        parts = [(Zeros(0, nodes.size), ())] if empty else _parts(graph, nodes)
+        pieces.append(Pieces(shape, tuple(part for part, _ in parts)))
         rest = [nodes[a:b] for a, b in pieces[-1].rest]
-        outputs += [nodes] if not pairs else [np.concatenate(rest)] if rest else []
-        outputs += [y.ravel() for x in pairs for y in (x.left.T, x.right)]
+        outputs += [nodes] if not parts else [np.concatenate(rest)] if rest else []
+        outputs += [np.ravel(y) for _, given in parts for y in given]
     results = [jax.ShapeDtypeStruct(x, y.result.dtype) for y in pieces for x in y.shapes]
     flat = np.concatenate(outputs) if outputs else program.outputs
     return program._replace(outputs=flat, results=tuple(results)), tuple(pieces)
+
+
+def _parts(graph: Graph, nodes: np.ndarray) -> list[tuple[Part, tuple]]:
+    """Parts of an array that are given as pairs, in their order, with these."""
+    found: list[tuple[Part, tuple]] = [
+        (x.rank, (x.left.T, x.right))
+        for x in factors(graph, nodes)
+        if x.left.size + x.right.size < 2 * x.rank.rows * x.rank.columns
+    ]
+    return sorted([*found, *_tables(graph, nodes)], key=lambda x: x[0].start)
+
+
+def _tables(graph: Graph, nodes: np.ndarray) -> list[tuple[Part, tuple]]:
+    """Parts of an array that are tables of one row, with that row and its number."""
+    found, flat = [], nodes.ravel()
+    for at in range(flat.size):
+        operation, (call, *number) = graph.nodes[int(flat[at])]
+        if operation != RESULT or number != [0]:
+            continue
+        callee, pair = graph.nodes[call].arguments
+        if not isinstance(callee, OntoRow):
+            continue
+        part = OneRow(at, callee.rows, callee.size)
+        if part.stop <= flat.size and are_consecutive(graph, flat[at : part.stop].tolist()):
+            found.append((part, tuple(np.array(x, np.int32) for x in pair)))
+    return found
 
 
 def assembled(result: list, pieces: tuple[Pieces, ...]) -> list[jax.Array]:
@@ -190,12 +303,22 @@ def assembled(result: list, pieces: tuple[Pieces, ...]) -> list[jax.Array]:
 
 
 def _assembled(arguments, pieces: Pieces) -> jax.Array:
-    if not pieces.ranks:
+    if not pieces.parts:
         return next(arguments)
     sizes = [b - a for a, b in pieces.rest]
     rest = jnp.split(next(arguments), np.cumsum(sizes)[:-1]) if sizes else []
     parts = {start: part for (start, _), part in zip(pieces.rest, rest, strict=True)}
-    for one in pieces.ranks:
-        parts[one.start] = (next(arguments).T @ next(arguments)).ravel()
+    for one in pieces.parts:
+        if isinstance(one, Zeros):
+            parts[one.start] = jnp.zeros(one.stop - one.start, pieces.result.dtype)
+            continue
+        first, second = next(arguments), next(arguments)
+        if isinstance(one, Rank):
+            parts[one.start] = (first.T @ second).ravel()
+        else:
+            table = jnp.zeros((one.rows, one.size), first.dtype)
+            number = jnp.clip(second[0], 0, one.rows - 1).astype(int)
+            table = table.at[number].set(first, mode="promise_in_bounds")
+            parts[one.start] = table.ravel()
     flat = jnp.concatenate([parts[start] for start in sorted(parts)])
     return flat.reshape(pieces.result.shape)

@@ -292,6 +292,9 @@ def _on_host(equation, values: list) -> list[Any]:
     if name in MOVEMENTS and _is_understood(name, params):
         results = MOVEMENTS[name](*values, **params)
         return results if equation.primitive.multiple_results else [results]
+    if name == "dot_general" and values[0].size == 0:  # sums of nothing
+        shape = equation.outvars[0].aval
+        return [np.zeros(shape.shape, shape.dtype)]
     result = _by_numpy(name, params, values)
     return _by_jax(equation.primitive, values, params) if result is None else [result]
 
@@ -317,6 +320,8 @@ def _by_numpy(name: str, params, values):
             return np.asarray(values[0] * values[0])
         if name == "iota":
             return _iota(**params)
+        if name == "is_finite":
+            return np.isfinite(values[0])
         if name == "stop_gradient":
             return values[0]
         if name in ("reduce_or", "reduce_and") and values[0].dtype == np.bool_:
@@ -347,7 +352,7 @@ def _iota(*, dtype, shape, dimension, **_):
 
 def _by_jax(primitive, values, params) -> list[Any]:
     with jax.ensure_compile_time_eval():
-        results: Any = primitive.bind(*map(jnp.asarray, values), **params)
+        results: Any = primitive.bind(*map(jax.device_put, values), **params)
     return [known(x) for x in (results if primitive.multiple_results else [results])]
 
 

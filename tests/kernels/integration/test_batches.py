@@ -90,15 +90,12 @@ class Suspended(jaxdae.System):
     length: Any
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * self.mass * self.length**2 * v @ v
 
     def potential_energy(self, t, q):
-        del t
         return -9.81 * self.mass * self.length * jnp.cos(q[0])
 
     def dissipation(self, t, q, v):
-        del t, q
         return 0.1 * jnp.sqrt(self.mass * self.length) * v @ v
 
 

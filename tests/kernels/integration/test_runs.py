@@ -75,6 +75,7 @@ AT_GIVEN = [
 ]
 
 
+@pytest.mark.slow
 @QUICK
 def test_given_steps_save_what_diffrax_saves():
     expected = of_each(AT_GIVEN, **FIXED)

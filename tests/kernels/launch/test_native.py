@@ -87,7 +87,6 @@ def test_derivatives_are_those_of_jax(case):
 
 def mixed(x, a, unused):
     """Two results, one of which does not depend on `a`, and neither on `unused`."""
-    del unused
     return jnp.sin(a[0] * x) * a[1], jnp.stack([x[0] * x[1], jnp.exp(x[1])])
 
 

@@ -107,6 +107,8 @@ def missing(run: Run, start: jaxdae.State) -> set[str]:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.newest
 @pytest.mark.parametrize("name", MODELS)
 def test_ready_systems_need_no_other_primitives(name):
     model = MODELS[name]
@@ -116,6 +118,8 @@ def test_ready_systems_need_no_other_primitives(name):
     assert missing(Run(system, model.formulation(), controller), state) == set()
 
 
+@pytest.mark.slow
+@pytest.mark.newest
 @pytest.mark.parametrize("name", FORMULATIONS)
 def test_formulations_need_no_other_primitives(name):
     system = CartesianPendulum()

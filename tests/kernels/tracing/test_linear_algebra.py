@@ -155,6 +155,7 @@ def mechanism(n, c):
     return tuple(jnp.asarray(x) for x in numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [None, (0, 0, 0, 0), (None, 0, None, None), (None, None, 0, None)])
 @pytest.mark.parametrize("size", [(4, 2), (20, 9)], ids=str)
 def test_the_whole_saddle_point_system_is_eliminated(size, axes, in_numpy):

@@ -70,11 +70,9 @@ class Cart(jaxdae.System):
     """Two carts."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, v, w
         return u - q
 
 
@@ -84,7 +82,6 @@ class Pairs(eqx.Module):
     gain: jax.Array
 
     def __call__(self, t, q, v, w):
-        del t, v, w
         return -sines(self.gain * jnp.arange(1.0, 301.0)) * q
 
 
@@ -193,7 +190,6 @@ class InOne(eqx.Module):
     numbers: jax.Array
 
     def __call__(self, t, q, v, w):
-        del t, w
         return layered(self.numbers, jnp.concatenate([q, v]))
 
 
@@ -239,7 +235,7 @@ def test_derivatives_by_weights_stay_factors_wherever_they_stand():
 
     shapes = [jax.ShapeDtypeStruct((n,), np.float64) for n in (NUMBERS.size, 4, 2)]
     program, pieces = factored(scalarize(pulled, *shapes, loops=True))
-    assert pieces[0].ranks == (Rank(0, 36, 1, 4), Rank(180, 33, 1, 36))
+    assert pieces[0].parts == (Rank(0, 36, 1, 4), Rank(180, 33, 1, 36))
     assert pieces[0].rest == [(144, 180), (1368, NUMBERS.size)]
     nodes = map(program.graph.nodes.__getitem__, program.graph.needed(program.outputs))
     assert not [x for x in nodes if x.operation == "tanh"]
@@ -256,7 +252,6 @@ class Turning(eqx.Module):
     gain: jax.Array
 
     def __call__(self, t, q, v, w):
-        del t, w
 
         def turn(state, row):
             (x, before), (scale, even) = state, row

@@ -1,5 +1,4 @@
 """Zeros keep their signs where these are read: NumPy's numbers, operation by operation."""
-# ruff: noqa: ARG005 (all functions take the same arguments)
 
 from itertools import product
 
@@ -131,11 +130,9 @@ class Resting(jaxdae.System):
     """Four coordinates at rest, by forces that are zeros of both signs."""
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del v, w, u
         d = jnp.zeros(4) - q
         return jnp.stack([d[0], 0.0 * t - d[1], -d[2], jnp.sin(d[3])])
 

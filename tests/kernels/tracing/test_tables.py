@@ -57,7 +57,6 @@ class Push(eqx.Module):
     table: jax.Array
 
     def __call__(self, t, q, v, w):
-        del q, v, w
         return jnp.sum(jnp.sin(self.read(3 * t - 0.2, self.table)))
 
 

@@ -100,11 +100,9 @@ class Spring(jaxdae.System):
     stiffness: jax.Array
 
     def kinetic_energy(self, t, q, v):
-        del t, q
         return 0.5 * v @ v
 
     def force(self, t, q, v, w, u):
-        del t, v, w, u
         return -self.stiffness * (clipped(q) + smoothed(jnp.stack([q[0], self.stiffness])))
 
 
@@ -163,7 +161,6 @@ PLAIN: dict[str, Any] = {"backend": "plain", "solver": diffrax.Bosh3()}
 
 
 def saved(t, y, args):
-    del t, args
     return y.q
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae.tuning.linearization import shortened, triangle
+from jaxdae.linalg.tall import shortened, triangle
 
 # Fewer residuals than parameters, one more, and several levels of blocks with rest.
 SIZES = {"wide": (2, 4), "one more": (5, 4), "blocks": (5003, 4)}

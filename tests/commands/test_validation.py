@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxdae.commands.validation import stacked, Validation
 from jaxdae.models.studies import studies
+from jaxdae.models.study import Check
 from jaxdae.tuning import Conditions, perturbed_states, resolve, SimulationObjective
-from jaxdae.tuning.studies import Check
-from jaxdae.tuning.validation import stacked, Validation
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ from jaxtyping import Array, PyTree
 
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.failure import describe_failure
+from jaxdae.models.study import Check, Goal, Study
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import simulate
-from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.grid import ends_of_steps, Grid
 from jaxdae.systems import State
-from jaxdae.tuning.conditions import ends_of_steps, perturbed_states
-from jaxdae.tuning.studies import Check, Goal, Study
+from jaxdae.systems.random_states import perturbed_states
 
 
 class Summary(NamedTuple):
