@@ -117,7 +117,7 @@ def updates_by_hand(members: int = MEMBERS) -> Callable[[], Any]:
 def in_turn(updates: int, members: int = MEMBERS) -> tuple[dict[str, list[float]], Any, Any]:
     """Seconds of each update by both codes, one by one in turn, and the policies in the end.
 
-    What `tune` adds for its callback is counted, too.
+    What `tune` adds for its callback is counted, too: it hands over the parameters of each step.
     """
     by_hand = updates_by_hand(members)
     by_hand()

@@ -74,16 +74,29 @@ class _Programs:
         traced, options = self.traced(static, varying), self._options
         if callable(options):
             options = options(traced.out_info.tree(varying))
-        lowered = traced.lower()
-        try:
-            return lowered.compile(options)
-        except jax.errors.JaxRuntimeError:  # of options that this release of XLA does not know
-            return lowered.compile()
+        return _compile(traced.lower(), options)
 
     def traced(self, static: "_Static", varying: list) -> Any:
         """A trace that lives no longer than its result: JAX keeps it as long as the function."""
         function = self._named(functools.partial(self._function, static))
         return jax.jit(function).trace(*varying)
+
+
+# Options that this release of XLA has turned out not to know.
+_UNKNOWN: set[str] = set()
+
+
+def _compile(lowered: Any, options: dict[str, Any]) -> Callable:
+    """A program, by those of the options that XLA knows: they come and go with its releases."""
+    known = {name: value for name, value in options.items() if name not in _UNKNOWN}
+    try:
+        return lowered.compile(known)
+    except jax.errors.JaxRuntimeError as error:
+        named = {name for name in known if f"'{name}'" in str(error)}
+        if not named:
+            raise
+        _UNKNOWN.update(named)
+        return _compile(lowered, options)
 
 
 _Options = dict[str, Any] | Callable[[Any], dict[str, Any]]

@@ -201,7 +201,7 @@ def test_a_program_is_compiled_without_an_option_that_xla_does_not_know():
 
     def options(result):
         seen.append(result.shape)
-        return {"xla_no_such_option": True}
+        return {"xla_no_such_option": True, "xla_backend_optimization_level": 0, "xla_none": 1}
 
     double = jit(lambda x: jnp.stack([x, x]), options=options)
     np.testing.assert_array_equal(double(jnp.asarray(1.5)), [1.5, 1.5])

@@ -187,7 +187,8 @@ def test_every_page_is_in_the_navigation():
 
 
 @pytest.mark.parametrize(
-    "page", ["papers.md", "benchmarks.md", "howto/gains.md", "howto/control.md"]
+    "page",
+    ["papers.md", "benchmarks.md", "howto/gains.md", "howto/control.md", "howto/solver.md"],
 )
 def test_numbers_of_committed_runs_stand_in_their_places(page, scripts):
     measured = scripts[3]

@@ -20,7 +20,7 @@ _SMALLEST, _LARGEST = 1e-12, 1e12
 _LEAST_SCALE = 1e-12
 # Of a quadratic model: projected Newton steps to its minimum in the box, and parts of one step that
 # are compared.
-_TURNS = 3
+_TURNS = 2
 _PARTS = 0.5 ** np.arange(8)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, overload
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.checks import are_known, calls_programs, where_eager
 from jaxdae.compiled import BRIEFLY, jit
+from jaxdae.memory import Memory
 from jaxdae.reprs import Module
 from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_finite, check_functions, check_tolerance
@@ -25,6 +27,8 @@ from jaxdae.systems.programs import (
     unmet,
     with_program,
 )
+
+_CHECKED = Memory(256)
 
 
 class Projection(Module):
@@ -127,7 +131,7 @@ def consistent_state(
     """
     state = State(q, v, w)
     system = in_dtype(system, state.q.dtype)
-    check_functions(system, state, t=t, forces=False)
+    _check_once(system, state, t)
     if fixed not in ((), []) or program is not None:
         refuse_rates(system, "consistent_state with `fixed` or `program`")
     held, free = _held(system, fixed, state.q.size, state.w.size)
@@ -147,6 +151,13 @@ def consistent_state(
     out = _required(out, after, (out.q, out.v), allowed, problem)
     out = _required(out, (left,), (out.q, out.v, out.w), allowed, partial(unmet, left))
     return (out, projection) if report else out
+
+
+def _check_once(system: System, state: State, t) -> None:
+    """Shapes of everything declared, once for each declaration."""
+    leaves, structure = jax.tree.flatten((system, state))
+    key = (structure, *((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves))
+    _CHECKED.get(key, system, lambda: check_functions(system, state, t=t, forces=False))
 
 
 def _held(system, fixed, n: int, k: int) -> tuple[list[int], np.ndarray]:
@@ -182,30 +193,33 @@ def _project(system: System, program, t, state: State, free: np.ndarray):
     """Nearest consistent state, what changed, and what is left of a program."""
     known = are_known(system, program, t, state) and calls_programs()
     # By NumPy where all is known: a program of the search takes long to compile.
-    return (_searched if known else _program)(system, program, t, state, free)
+    return (_search if known else _search_compiled)(system, program, t, state, free)
 
 
 @jit(options=BRIEFLY)
-def _program(system: System, program, t, state: State, free):
-    return _searched(system, program, t, state, free, search=nearest)
+def _search_compiled(system: System, program, t, state: State, free):
+    return _search(system, program, t, state, free, search=nearest)
 
 
-def _searched(system: System, program, t, state: State, free, search: Callable = nearest_known):
+def _search(system: System, program, t, state: State, free, search: Callable = nearest_known):
     metric, x0 = _metric(system, program, t, state)
     left, n = np.zeros(0, state.q.dtype), state.q.size
+    before, _ = _distances(system, t, state)
+    m, c = before.phi.size, before.phi_dot.size
     if program is not None:
         # Coordinates, velocities and actuator states at once.
         free = (np if are_known(free) else jnp).concatenate([free[:n], free])
-        x = search(with_program, (system, program, t, state), metric, x0, free)
+        count = m + c + _left(program, t, state).size
+        x = search(with_program, (system, program, t, state), count, metric, x0, free)
         out = State(x[:n], x[n : 2 * n], x[2 * n :])
         left = _left(program, t, out)
     else:
         free = free[: state.v.size]
-        x = search(_position, (system, t, state), metric, x0, free)
+        x = search(_position, (system, t, state), m, metric, x0, free)
         there = State(_coordinates(system, t, state, x), state.v, state.w)
-        v = search(_velocity, (system, t, there), metric, state.v, free)
+        v = search(_velocity, (system, t, there), c, metric, state.v, free)
         out = State(there.q, v, state.w)
-    (before, _), (after, _) = _distances(system, t, state), _distances(system, t, out)
+    after, _ = _distances(system, t, out)
     return out, _projection(state, out, before, after), left
 
 

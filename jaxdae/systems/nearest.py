@@ -47,7 +47,7 @@ class Arithmetic(NamedTuple):
         loop: `loop(goes_on, step, state)`, as `jax.lax.while_loop`.
         least_squares: `least_squares(A, b, part)`, the solution of least norm without the singular
             values below a part of the largest; NaN where there is none.
-        linearized: `linearized(x, mu) -> Linearized`; `mu` may be `None`.
+        linearize: `linearize(x, mu) -> Linearized`; `mu` may be `None`.
         independent: `independent(x) -> (c,)`, which constraints to take: those that are independent
             where they hold, next to `x`.
     """
@@ -55,64 +55,63 @@ class Arithmetic(NamedTuple):
     np: Any
     loop: Callable
     least_squares: Callable
-    linearized: Callable
+    linearize: Callable
     independent: Callable
 
 
 def nearest_known(
-    constraint: Callable, arguments: tuple, metric, x0, free
+    constraint: Callable, arguments: tuple, count: int, metric, x0, free
 ) -> Float[np.ndarray, " n"]:
     """The point of `constraint(*arguments, x) = 0` nearest to `x0`, for numbers that are known.
 
     Args:
         constraint: the same function in each call, which is compiled.
         arguments: that come before `x`.
+        count: number of the constraints.
         metric: shape `(n, n)`.
         x0: where to begin, shape `(n,)`.
         free: the entries that may move, shape `(n,)`.
     """
     x0, metric, free = map(np.asarray, (x0, metric, free))
-    count = jax.eval_shape(partial(constraint, *arguments), x0).size
     if count == 0:
         return x0
     none = np.zeros(count, x0.dtype)
-    compiled = _compiled.bind(constraint, arguments, x0, none)
+    compiled = _linearize_compiled.bind(constraint, arguments, x0, none)
 
-    def linearized_at(x, mu):
+    def linearize_at(x, mu):
         return Linearized(*map(np.asarray, compiled(x, none if mu is None else mu)))
 
     def independent(x):
-        here = linearized_at(x, None)
+        here = linearize_at(x, None)
         jac = np.where(free, here.jac, 0.0)
         known = np.isfinite(jac).all() and np.isfinite(here.residual).all()
         if not known or surely_independent(jac, here.residual):
             return np.ones(count, bool)
         return np.asarray(_independent(constraint, arguments, x, free))
 
-    by = Arithmetic(np, _loop, _least_squares, linearized_at, independent)
+    by = Arithmetic(np, _loop, _least_squares, linearize_at, independent)
     with np.errstate(all="ignore"):  # what is no number is found in the result
         return _search(by, count, metric, x0, free)[0]
 
 
 def nearest(
-    constraint: Callable, arguments: tuple, metric: Float[Array, "n n"], x0, free
+    constraint: Callable, arguments: tuple, count: int, metric: Float[Array, "n n"], x0, free
 ) -> Float[Array, " n"]:
     """The same in a program.
 
     Derivatives follow from the implicit function theorem, in both modes and to every order.
     """
-    # What it knows becomes part of it, so that nothing of the search is differentiated.
-    constraint = eqx.filter_closure_convert(partial(constraint, *arguments), x0)
-    count = jax.eval_shape(constraint, x0).size
     if count == 0:
         return x0
+    # What it knows becomes part of it, so that nothing of the search is differentiated.
+    constraint = eqx.filter_closure_convert(partial(constraint, *arguments), x0)
     arrays, rest = eqx.partition((constraint, metric, x0), eqx.is_array)
     plain, its_metric, begin = eqx.combine(jax.lax.stop_gradient(arrays), rest)
     by = Arithmetic(
         jnp,
         jax.lax.while_loop,
         lambda matrix, rhs, part: jnp.linalg.lstsq(matrix, rhs, part)[0],
-        partial(linearized, plain),
+        partial(linearize, plain),
         lambda x: _independent_rows(plain, x, free),
     )
     x, mu, used = _search(by, count, its_metric, begin, free)
@@ -136,7 +135,7 @@ def nearest(
     return jnp.where(free, found[0], x0)
 
 
-def linearized(constraint: Callable, x, mu) -> Linearized:
+def linearize(constraint: Callable, x, mu) -> Linearized:
     """Constraints next to a point, by automatic differentiation; `mu` may be `None`."""
     jac, residual = jax.jacfwd(lambda x: (constraint(x),) * 2, has_aux=True)(x)
     bend = 0.0 if mu is None else jax.hessian(lambda x: mu @ constraint(x))(x)
@@ -144,8 +143,8 @@ def linearized(constraint: Callable, x, mu) -> Linearized:
 
 
 @jit(options=BRIEFLY)
-def _compiled(constraint: Callable, arguments: tuple, x, mu) -> Linearized:
-    return linearized(partial(constraint, *arguments), x, mu)
+def _linearize_compiled(constraint: Callable, arguments: tuple, x, mu) -> Linearized:
+    return linearize(partial(constraint, *arguments), x, mu)
 
 
 def _search(by: Arithmetic, count: int, metric, x0, free):
@@ -162,7 +161,7 @@ def _search(by: Arithmetic, count: int, metric, x0, free):
 
     def step(x, mu, used):
         """Of Newton's method; without multipliers, of sequential quadratic programming."""
-        here = by.linearized(x, mu)
+        here = by.linearize(x, mu)
         jac = np.where(used[:, None] & free, here.jac, 0.0)
         # What does not move, or is not taken, leaves both blocks: its step is of least norm, zero.
         inner = np.where(free & free[:, None], metric + here.bend, 0.0)
@@ -177,7 +176,7 @@ def _search(by: Arithmetic, count: int, metric, x0, free):
         return number + 1, x + 0.5 * step(x, None, np.ones(count, bool))[0]
 
     _, near = by.loop(lambda state: state[0] < _APPROACH_STEPS, half_step, (0, x0))
-    first, last = by.linearized(x0, None), by.linearized(near, None)
+    first, last = by.linearize(x0, None), by.linearize(near, None)
     nearer = np.linalg.norm(last.residual) < np.linalg.norm(first.residual)
     near, jac = np.where(nearer, near, x0), np.where(nearer, last.jac, first.jac)
     used = by.independent(near)

@@ -457,15 +457,20 @@ def _loop(run: TuningLoop | ScipyRun, file: _File, progress: bool, callback) -> 
 
         def after() -> str | None:
             file.save(run, due_only=True)
+            if callback is None and not progress:
+                return None
+            start, loss, params = run.best()
             if progress:
-                start, loss, _ = run.best()
                 skipped = int(run.history.skipped[:, start].sum())
-                bar.set_postfix(loss=f"{loss:.4g}", skipped=skipped, refresh=False)
+                said: dict[str, Any] = {"loss": f"{loss:.4g}", "skipped": skipped}
+                if run.problem.validation is not None:
+                    last = run.last()[1].loss[start]
+                    said |= {"loss": f"{last:.4g}", "validation": f"{loss:.4g}"}
+                bar.set_postfix(said, refresh=False)
                 bar.update(run.rows - 1 - bar.n)
             if callback is None:
                 return None
             row, record = run.last()
-            _, loss, params = run.best()
             asked = run.history.validation
             validation = None if asked is None else asked[row]
             stops = callback(TuningStep(row, *record, loss, resolve(params), validation))

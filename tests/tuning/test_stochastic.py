@@ -120,6 +120,16 @@ def test_a_fixed_objective_is_validated_too_and_a_callback_sees_it():
     assert result.ending.endswith(words)
 
 
+def test_the_progress_bar_shows_both_losses_and_the_throughput(capsys):
+    result = run(validation=distance, validation_every=4, progress=True)
+    said = f"loss={result.history.loss[-1]:.4g}, skipped=0, validation={result.loss:.4g}]"
+    last = capsys.readouterr().err.rstrip().rpartition("\r")[2]
+    assert last.startswith("100%")
+    assert "20/20 [" in last
+    assert "step/s, " in last
+    assert last.endswith(said)
+
+
 def test_validations_that_are_never_finite_are_told_of():
     with pytest.warns(UserWarning, match="no validation was finite: the initial parameters are"):
         result = run(validation=lambda x: jnp.nan * jnp.sum(x), steps=5)

@@ -29,7 +29,7 @@ from jaxdae import State
 from jaxdae.kernels.cuda import ptx
 from jaxdae.kernels.cuda.device_lanes import DeviceLanes
 from jaxdae.models import CartesianPendulum
-from jaxdae.solvers import RK4
+from jaxdae.solvers import AdamsBashforth, RK4
 from jaxdae.solvers.base import AbstractTracedSolver
 
 TESTS = Path(__file__).parents[2]
@@ -38,6 +38,8 @@ ROUND_OFF = {np.dtype(x): 1000 * np.finfo(x).eps for x in (np.float64, np.float3
 STABLE = jaxdae.Baumgarte(K_D=20.0, K_P=100.0)
 DT, STEPS = 1e-2, 3
 FIXED = {"solver": RK4(), "dt": DT}
+# Steps that go on from those before, of which the way back keeps what they hand on, too.
+MULTISTEP = {"solver": AdamsBashforth(2), "dt": DT}
 # Steps of other lengths in each member.
 ADAPTIVE = {
     "solver": diffrax.Tsit5(), "max_steps": 64,
@@ -109,7 +111,9 @@ def test_runs_tangents_and_adjoints(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [FIXED, ADAPTIVE], ids=["fixed", "adaptive"])
+@pytest.mark.parametrize(
+    "method", [FIXED, MULTISTEP, ADAPTIVE], ids=["fixed", "multistep", "adaptive"]
+)
 def test_threads_serve_several_members_each(method, monkeypatch):
     """Seven members on four threads, whose memory for checkpoints is used again.
 
