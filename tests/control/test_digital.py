@@ -418,3 +418,21 @@ def test_what_only_the_program_finds_out_fails_in_words():
         ).q[-1, 0]
     )(jnp.array([0.1, 0.3]))
     assert np.isfinite(late).tolist() == [True, False]
+
+
+def test_the_plain_backend_asks_the_policy_at_its_samples_alone():
+    """Not at the other ends of steps, of which there are ten for each sample."""
+    asked = []
+
+    def counted(t, q, v, w, memory):
+        jax.debug.callback(lambda t: asked.append(float(t)), t)
+        return integrating(t, q, v, w, memory)
+
+    controller = Sampled(counted, 0.1, memory=jnp.zeros(()))
+    run = simulate(
+        Spring(4.0), Multipliers(), START, t1=0.4, dt=0.01, controller=controller, backend="plain"
+    )
+    jax.block_until_ready(run.q)
+    jax.effects_barrier()
+    np.testing.assert_allclose(sorted({*asked}), [0.0, 0.1, 0.2, 0.3, 0.4], atol=1e-12)
+    assert len(asked) < 10

@@ -218,8 +218,10 @@ def _found(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         return _on_host(equation, arguments)
     rule = RULES.get(equation.primitive.name)
     if rule is None:
-        reason = linear_algebra.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
-        raise Refusal(reason)
+        name = equation.primitive.name
+        if name.startswith("native_"):
+            raise Refusal("it is a kernel itself")
+        raise Refusal(linear_algebra.ITERATIVE.get(name, "there is no rule for it"))
     parameters.check(equation.primitive.name, equation.params)
     _check_types(graph, (x.aval for x in (*equation.invars, *equation.outvars)))
     graph.exact = id(equation) in graph.readers
