@@ -59,16 +59,16 @@ def test_both_backends_count_the_same():
     np.testing.assert_allclose(counts(plain)[0], counts(native)[0], rtol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "options", "matrices"),
     [
         (GeneralizedAlpha(), {}, 1),
         (RadauIIA(), {"dt": 0.05}, 1),
-        pytest.param(Rattle(4), {"dt": 0.05}, 10, marks=pytest.mark.slow),
-        pytest.param(Projected(diffrax.Heun(), symmetric=True), {"dt": 0.05}, 1,
-                     marks=pytest.mark.slow),
+        (Rattle(4), {"dt": 0.05}, 10),
+        (Projected(diffrax.Heun(), symmetric=True), {"dt": 0.05}, 1),
     ],
-)  # fmt: skip
+)
 def test_every_solver_with_iterations_counts_them(solver, options, matrices):
     found = run(solver=solver, backend="plain", **options)
     iterations, factorizations, unsolved = counts(found)

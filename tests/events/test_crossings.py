@@ -129,6 +129,7 @@ def test_an_event_that_never_happens_is_no_error():
     assert "reached t = 4" in repr(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", [-1, 1, 0])
 def test_a_function_that_is_zero_at_the_start_counts_when_it_is_back(direction):
     """Upward from zero, `sin(2 t)`: down after half a period, up after all of it."""
@@ -216,6 +217,7 @@ def test_two_events_a_moment_apart_are_two():
     np.testing.assert_allclose(run.final_state.v, [-0.5, -1.0], rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0.0, 1e-9])
 def test_a_touch_is_pointed_out(depth):
     """The turning point of `cos(2 t)` just at a level, without an event, and just below it."""
@@ -274,6 +276,7 @@ def oscillating(periods, **how):
     return swung(quick, **settings), rate
 
 
+@pytest.mark.slow
 def test_a_function_that_oscillates_quicker_than_steps_resolve_is_pointed_out():
     words = r"'quick' changes quicker than steps resolve: within the step from t = .* Take smaller"
     with pytest.warns(RuntimeWarning, match=words):
@@ -283,6 +286,7 @@ def test_a_function_that_oscillates_quicker_than_steps_resolve_is_pointed_out():
     assert run.events.misfit > 0.75
 
 
+@pytest.mark.slow
 def test_a_function_that_steps_just_resolve_is_found_at_every_crossing():
     run, rate = oscillating(1.3)
     expected = (np.arange(1, 27) * np.pi - 0.3) / rate
@@ -291,6 +295,7 @@ def test_a_function_that_steps_just_resolve_is_found_at_every_crossing():
     assert 0.5 < run.events.misfit < 0.75
 
 
+@pytest.mark.slow
 def test_a_function_without_a_sign_is_pointed_out():
     """Zero with its derivatives from the start on; others are watched meanwhile."""
     still = Event(lambda t, q, v, w: 0.0 * q[0], reset=kept, name="still")
@@ -299,6 +304,7 @@ def test_a_function_without_a_sign_is_pointed_out():
     np.testing.assert_allclose(run.final_time, ZEROS[0], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [20, 90])
 def test_events_that_accumulate_end_the_run_in_words(most):
     """Flights shorten by half: until `t1 (1 + e) / (1 - e)`, with few places and with many."""
