@@ -264,9 +264,10 @@ def shared(function: Callable) -> Callable:
     """A function whose trace all programs share that call it with arguments of the same kinds.
 
     Differentiating a system is most of the work of tracing one; fields, multipliers, warnings and
-    adjoints, of all formulations, need the same derivatives. Programs do not see it: the operations
-    are written into them one by one, each with the line it comes from. Outside of programs it is
-    compiled. The last traces are kept, until `jax.clear_caches()`.
+    adjoints, of all formulations, need the same derivatives. In programs it is a function that is
+    called, whose derivatives, batches and lowering JAX makes once; operations have the lines they
+    come from. Outside of programs it is compiled. The last traces are kept, until
+    `jax.clear_caches()`.
 
     Args:
         function: of any arguments; arrays and floats among them vary, all else is part of the key.
@@ -292,13 +293,14 @@ def shared(function: Callable) -> Callable:
             traced = programs.traced(static, varying)
             if len(traced.jaxpr.in_avals) > len(varying):  # a function in them knows traced numbers
                 return None
-            return traced.jaxpr, jax.tree.structure(traced.out_info)
+            called = jax.jit(jex.jaxpr_as_fun(traced.jaxpr))
+            return called, jax.tree.structure(traced.out_info)
 
         known = traces.get((static, *map(jax.typeof, varying)), None, trace)
         if known is None:
             return function(*arguments, **named)
-        jaxpr, structure = known
-        return jax.tree.unflatten(structure, jex.jaxpr_as_fun(jaxpr)(*varying))
+        called, structure = known
+        return jax.tree.unflatten(structure, called(*varying))
 
     return call
 

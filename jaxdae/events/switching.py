@@ -410,9 +410,11 @@ def switching(
     be zero there: what holds wherever it is when it closes is a velocity constraint.
 
     Modes are coordinates behind those of the system, without velocities: 1 where a row holds and 0
-    where it is released. `violation` and consistent states count rows that hold, and `multipliers`
-    of others are zero. The controller and functions of `hold` and `release` are given the system's
-    own coordinates, with the modes behind `w`: a controller may switch with them.
+    where it is released. Rows that hold together should be independent: of others reactions, and so
+    which of them lets go, are not determined. `violation` and consistent states count rows that
+    hold, and `multipliers` of others are zero. The controller and functions of `hold` and `release`
+    are given the system's own coordinates, with the modes behind `w`: a controller may switch with
+    them.
 
     Args:
         system: the declaration, with all constraints.

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.derivatives.implicit import implicit_root
+
 _MOST_ITERATIONS = 60
 # Parts of a Newton step that are tried, of which that with the least residual is taken.
 _PARTS = 0.5 ** np.arange(14)
@@ -26,7 +28,7 @@ def root(
     """
     if guess.size == 0:
         return guess
-    return jax.lax.custom_root(function, jax.lax.stop_gradient(guess), _newton, _tangent)
+    return implicit_root(function, jax.lax.stop_gradient(guess), _newton, _tangent)[0]
 
 
 def _newton(function, guess):
@@ -52,7 +54,7 @@ def _newton(function, guess):
         return state[3] & (state[2] < _MOST_ITERATIONS)
 
     begin = guess, size(guess), jnp.zeros((), int), jnp.array(True)
-    return jax.lax.while_loop(goes_on, improved, begin)[0]
+    return jax.lax.while_loop(goes_on, improved, begin)[0], None
 
 
 def _tangent(linear, right):

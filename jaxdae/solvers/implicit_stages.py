@@ -11,6 +11,7 @@ import lineax as lx
 import numpy as np
 import optimistix as optx
 
+from jaxdae.derivatives.implicit import implicit_root
 from jaxdae.linalg.lu import factored, FactoredSolver, MOST_PIVOTED
 from jaxdae.solvers.base import AbstractStepMethod, at_once, Step
 
@@ -70,12 +71,11 @@ class ImplicitStages(AbstractStepMethod):
         def stage(known, row):
             rates, converged = known
             i, before, prediction, c = row
-            f, found = jax.lax.custom_root(
+            f, found = implicit_root(
                 equation(before @ rates, c),
                 prediction @ rates,
                 lambda function, guess: self._root(finder, function, guess, begun),
                 _tangent,
-                has_aux=True,
             )
             return (rates.at[i].set(f), jnp.minimum(converged, found)), None
 

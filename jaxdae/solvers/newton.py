@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
+from jaxdae.derivatives.implicit import implicit_root
 from jaxdae.linalg.lu import Factors, refined
 
 MOST_ITERATIONS = 40
@@ -165,6 +167,7 @@ def root(function: Callable, guess, added, weights):
         weights: of the entries of a change in its size, relative to round-off.
     """
     guess, added, weights = jax.lax.stop_gradient((guess, added, weights))
+    function = jax.jit(function)  # traced once, for iterations and their derivatives
     matrix = Factors.of(jax.jacfwd(function)(guess), added)
 
     def sizes(change, x):
@@ -174,11 +177,12 @@ def root(function: Callable, guess, added, weights):
         given = function, guess, matrix, sizes
         return newton(*given, powers=(OF_STATES,), most=_MOST_OF_ROOTS)
 
-    def tangent(linear, right):
-        own = jax.vmap(linear, out_axes=1)(jnp.eye(right.size, dtype=right.dtype))
-        return refined(own, right, added)
+    return implicit_root(function, guess, solve, Partial(_refined_tangent, added=added))
 
-    return jax.lax.custom_root(function, guess, solve, tangent, has_aux=True)
+
+def _refined_tangent(linear: Callable, right, *, added):
+    own = jax.vmap(linear, out_axes=1)(jnp.eye(right.size, dtype=right.dtype))
+    return refined(own, right, added)
 
 
 def tangent_of(linear: Callable, right, *, matrix: Matrix, renews: bool = False):

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
 
+from jaxdae.derivatives.implicit import implicit_root
 from jaxdae.linalg.lu import product
 from jaxdae.solvers import radau_dae
 from jaxdae.solvers.base import AbstractIterativeSolver
@@ -179,8 +181,8 @@ class RadauIIA(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
             found = newton(function, guess, matrix, sizes)
             return renewed(function, guess, *found, stage_matrix) if renews else found
 
-        tangent = partial(tangent_of, matrix=matrix, renews=renews)
-        x, counts = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
+        tangent = Partial(tangent_of, matrix=matrix, renews=renews)
+        x, counts = implicit_root(all_stages, guess, solve, tangent)
         changes, converged = x[:, :states], counts.converged
         y1 = jnp.where(converged > 0, start + changes[-1], jnp.nan)
         weighted = product(jnp.asarray(ESTIMATE, x.dtype), changes)

@@ -7,7 +7,9 @@ import diffrax
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
 
+from jaxdae.derivatives.implicit import implicit_root
 from jaxdae.linalg.lu import Factors, product
 from jaxdae.solvers.dae_term import DAEAt
 from jaxdae.solvers.newton import newton, tangent_of
@@ -80,8 +82,7 @@ def step(terms, t0, t1, y0, args, past: Past, made_jump):
     def solve(function, guess):
         return newton(function, guess, matrix, sizes)
 
-    tangent = partial(tangent_of, matrix=matrix)
-    x, counts = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
+    x, counts = implicit_root(all_stages, guess, solve, Partial(tangent_of, matrix=matrix))
     good = counts.converged > 0
     weighted = product(jnp.asarray(ESTIMATE, dtype), x[:, :n])
     error = _estimate(at, t0, start, h, weighted, (matrix, inertia, linear), implicit, index)
