@@ -9,8 +9,8 @@ of them has met, over the same time, by the same cost:
 
 1. a policy trained by gradients on fresh starts and plants;
 2. model predictive control;
-3. an optimal trajectory of IPOPT, followed by a time-varying linear regulator, which becomes that of
-   the upright position at its end.
+3. an optimal trajectory of IPOPT, which leaves a part of the torque to the time-varying linear
+   regulator that follows it; at its end that becomes the one of the upright position.
 
 The parameters of the first and the inputs of the third are those of `docs/data/swing_up.json`;
 `--train 1` and `--plan 1` find them anew. A claim that the run contradicts ends it with an error.
@@ -27,23 +27,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from claims import Claim, block, finish, listed, options
+from claims import block, Claim, finish, listed, options
+from jax.flatten_util import ravel_pytree
 
 import jaxdae
-from jaxdae.control import Held, Sampled
+from jaxdae.control import Sampled
 from jaxdae.optimal_control import Bounds, optimize_trajectory
 from jaxdae.solvers import RK4
 from jaxdae.systems import Points
 from jaxdae.tuning import Stochastic
 
 TORQUE = 4.0  # at most [N m]
+PLANNED_TORQUE = 2.8  # what a plan may use of it [N m]
 PERIOD, T1 = 0.02, 4.0  # of samples; of a run [s]
 PLANNED, INTERVALS = 2.4, 30  # time of the planned motion [s], and intervals of its input
 SPREAD = 0.2  # of masses and lengths
 DATA = Path(__file__).parents[1] / "docs" / "data" / "swing_up.json"
 HANGING = np.array([0.0, np.pi, 0.0, 0.0])  # theta, phi and their rates
 LAW = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
-NAMES = ("trained", "predictive", "planned")
 
 
 class CrankCart(jaxdae.System):
@@ -115,9 +116,7 @@ class CrankCart(jaxdae.System):
             theta, phi = angles
             s = self.crank * jnp.sin(theta)
             s = s + jnp.sqrt(self.rod**2 - (self.crank * jnp.cos(theta)) ** 2)
-            return jnp.stack(
-                [theta, s, s + self.pole * jnp.sin(phi), self.pole * jnp.cos(phi)]
-            )
+            return jnp.stack([theta, s, s + self.pole * jnp.sin(phi), self.pole * jnp.cos(phi)])
 
         return jaxdae.State(*jax.jvp(place, (z[:2],), (z[2:],)))
 
@@ -195,7 +194,7 @@ class Constant(eqx.Module):
 
 
 def _next(z, u):
-    """z of the nominal plant one sample later."""
+    """Z of the nominal plant one sample later."""
     run = jaxdae.simulate(
         CrankCart(),
         LAW,
@@ -232,28 +231,25 @@ def regulators(z, u):
     return jnp.concatenate([gains, goal.K[None]])
 
 
-def planned(inputs) -> Following:
+def planned(inputs, nodes) -> Following:
     """The planned inputs with the motion of the nominal plant and the gains along it.
 
     Args:
         inputs: of the intervals [N m], shape (intervals,).
+        nodes: z at their beginnings, shape (intervals, 4).
     """
     each = round(PLANNED / INTERVALS / PERIOD)
-    u = jnp.repeat(jnp.asarray(inputs), each)[:, None]
-    run = jaxdae.simulate(
-        CrankCart(),
-        LAW,
-        CrankCart().state(HANGING),
-        t1=PLANNED,
-        dt=PERIOD / 2,
-        solver=RK4(),
-        controller=Held(PLANNED / INTERVALS * jnp.arange(INTERVALS), jnp.asarray(inputs)[:, None]),
-    )
-    z = jax.vmap(angles)(run.q, run.v)[:-1:2]
+    u = jnp.asarray(inputs)[:, None]
+
+    def samples(z, u):
+        """The samples in an interval; each begins anew where the plan does."""
+        return jax.lax.scan(lambda z, _: (_next(z, u), z), z, length=each)[1]
+
+    z = jax.jit(jax.vmap(samples))(jnp.asarray(nodes), u).reshape(-1, 4)
+    u = jnp.repeat(u, each, axis=0)
     gains = regulators(z, u)
-    return Following(
-        jnp.concatenate([z, jnp.zeros((1, 4))]), jnp.concatenate([u, jnp.zeros((1, 1))]), gains
-    )
+    z, u = (jnp.concatenate([x, jnp.zeros((1, x.shape[1]))]) for x in (z, u))
+    return Following(z, u, gains)
 
 
 def plan(iterations: int = 300):
@@ -268,32 +264,46 @@ def plan(iterations: int = 300):
         intervals=INTERVALS,
         cost=lambda t, q, v, w, u: jnp.sum(cost(t, q, v, w, u) ** 2),
         goal=nominal.state(jnp.zeros(4)),
-        bounds=Bounds(u=(-TORQUE, TORQUE)),
+        bounds=Bounds(u=(-PLANNED_TORQUE, PLANNED_TORQUE)),
         optimizer="ipopt",
         iterations=iterations,
         tolerance=1e-8,
     )
 
 
-def predictive(horizon: float = 1.0, nodes: int = 25, iterations: int = 3):
-    """Model predictive control; its model is nominal, with the angles of the plant."""
-    policy = jaxdae.mpc(
-        CrankCart(),
-        LAW,
-        cost,
-        horizon=horizon,
-        nodes=nodes,
-        bounds=(-TORQUE, TORQUE),
-        terminal=lambda t, q, v, w: cost(t, q, v, w, jnp.zeros(1)),
-        iterations=iterations,
-        dt=PERIOD,
-    )
+class Predicting(eqx.Module):
+    """Model predictive control with the nominal model and the angles of the plant.
 
-    def asked(t, q, v, w, memory):
+    Args:
+        inner: the policy.
+    """
+
+    inner: Any
+
+    @property
+    def memory(self):
+        return self.inner.memory
+
+    def __call__(self, t, q, v, w, memory):
         model = CrankCart().state(angles(q, v))
-        return policy(t, model.q, model.v, w, memory)
+        return self.inner(t, model.q, model.v, w, memory)
 
-    return asked, policy.memory
+
+def predictive(horizon: float = 1.0, nodes: int = 25, iterations: int = 3) -> Predicting:
+    """Model predictive control by Gauss-Newton."""
+    return Predicting(
+        jaxdae.mpc(
+            CrankCart(),
+            LAW,
+            cost,
+            horizon=horizon,
+            nodes=nodes,
+            bounds=(-TORQUE, TORQUE),
+            terminal=lambda t, q, v, w: cost(t, q, v, w, jnp.zeros(1)),
+            iterations=iterations,
+            dt=PERIOD,
+        )
+    )
 
 
 def plant(scales) -> CrankCart:
@@ -357,3 +367,149 @@ def trained(steps: int, seed: int = 0):
         validation=Stochastic(loss),
         validation_every=50,
     )
+
+
+def stored_policy(policy: TrainedPolicy) -> dict[str, Any]:
+    """What `docs/data/swing_up.json` holds of a policy."""
+    return {"policy": ravel_pytree(eqx.filter(policy, eqx.is_array))[0].tolist()}
+
+
+def stored_plan(found) -> dict[str, Any]:
+    """What it holds of a plan."""
+    z = jax.vmap(angles)(found.states.q, found.states.v)[:-1]
+    return {"inputs": found.inputs.ravel().tolist(), "nodes": z.tolist()}
+
+
+def stored_policy_of(data: dict[str, Any]) -> TrainedPolicy:
+    """The policy of what is stored."""
+    arrays, rest = eqx.partition(TrainedPolicy(jax.random.key(0)), eqx.is_array)
+    _, unravel = ravel_pytree(arrays)
+    return eqx.combine(unravel(jnp.asarray(data["policy"])), rest)
+
+
+def controllers(data: dict[str, Any]) -> dict[str, Any]:
+    """The three policies by name."""
+    return {
+        "trained": stored_policy_of(data),
+        "predictive": predictive(),
+        "planned": planned(data["inputs"], data["nodes"]),
+    }
+
+
+class Judged(NamedTuple):
+    """What became of the runs of one controller.
+
+    Args:
+        angle: of the pole from upright at the end [rad], shape (plants,).
+        rate: its rate there [rad/s].
+        crank: largest crank angle [rad].
+        cost: integral of the squared residuals.
+        torque: largest one [N m].
+        milliseconds: of one control step.
+    """
+
+    angle: Any
+    rate: Any
+    crank: Any
+    cost: Any
+    torque: Any
+    milliseconds: float
+
+    @property
+    def success(self):
+        """Upright and slow at the end, and never at a dead centre; a run that failed is none."""
+        at_rest = (np.abs(self.angle) < 0.1) & (np.abs(self.rate) < 0.5)
+        return at_rest & (self.crank < np.pi / 2)
+
+
+def judged(policy, scales, z) -> Judged:
+    """Runs of all plants under one controller.
+
+    Args:
+        policy: of `jaxdae.Sampled`.
+        scales: factors of the plants, shape (plants, 6).
+        z: starts, shape (plants, 4).
+    """
+
+    @eqx.filter_jit
+    def one(policy, scales, z):
+        run = motion(Sampled(policy, PERIOD), scales, z)
+        _, phi, _, rate = angles(run.q[-1], run.v[-1])
+        return phi, rate, jnp.abs(run.q[:, 0]).max(), costs(run), jnp.abs(run.u).max()
+
+    found = np.array([one(policy, *x) for x in zip(scales, z, strict=True)])
+    angle, rate, crank, cost_of_run, torque = found.T
+    return Judged(angle, rate, crank, cost_of_run, torque, milliseconds(policy))
+
+
+def milliseconds(policy, calls: int = 50) -> float:
+    """The median time of one compiled control step."""
+    start = CrankCart().state(jnp.asarray(HANGING))
+    memory = getattr(policy, "memory", ())
+    step = eqx.filter_jit(policy)
+    times = []
+    for _ in range(calls + 1):
+        began = time.perf_counter()
+        jax.block_until_ready(step(jnp.zeros(()), start.q, start.v, start.w, memory))
+        times.append(1e3 * (time.perf_counter() - began))
+    return float(np.median(times[1:]))
+
+
+def report(found: dict[str, Judged]) -> list[str]:
+    """The table."""
+    rows = [
+        (
+            name,
+            f"{x.success.sum()} of {x.success.size}",
+            f"{np.mean(x.cost):.3g}",
+            f"{np.mean(x.cost[x.success]):.3g}" if x.success.any() else "-",
+            f"{np.max(x.torque):.3g}",
+            f"{x.milliseconds:.3g}",
+        )
+        for name, x in found.items()
+    ]
+    headings = ("controller", "upright", "cost", "cost where upright", "torque [N m]", "step [ms]")
+    return block("The same plants and starts", headings, rows)
+
+
+def claims(found: dict[str, Judged]) -> list[Claim]:
+    """What the runs show."""
+    shares = {name: np.mean(x.success) for name, x in found.items()}
+    largest = max(np.max(x.torque) for x in found.values())
+    slowest = max(found, key=lambda x: found[x].milliseconds)
+    said = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return [
+        Claim(
+            f"Each controller brings more than half of the plants upright ({said}).",
+            min(shares.values()) > 0.5,
+        ),
+        Claim(f"No torque is beyond {TORQUE:g} N m ({largest:.6g}).", bool(largest <= TORQUE)),
+        Claim(f"Prediction takes the longest step ({slowest}).", slowest == "predictive"),
+    ]
+
+
+def main() -> None:
+    """Judge, print and write."""
+    chosen = options(
+        __doc__,
+        "results/swing_up",
+        plants=(16, "plants that are judged"),
+        train=(0, "steps of a new training; 0 takes the stored parameters"),
+        plan=(0, "iterations of a new plan; 0 takes the stored one"),
+    )
+    data = json.loads(DATA.read_text())
+    if chosen.train:
+        data |= stored_policy(trained(chosen.train).params)
+    if chosen.plan:
+        data |= stored_plan(plan(chosen.plan))
+    scales, z = drawn(jax.random.key(7), chosen.plants)
+    found = {name: judged(x, scales, z) for name, x in controllers(data).items()}
+    sentences = claims(found)
+    text = "\n".join([*report(found), listed(sentences)])
+    result = {name: x._asdict() | {"success": x.success} for name, x in found.items()}
+    result = {a: {b: np.asarray(x).tolist() for b, x in of.items()} for a, of in result.items()}
+    finish(chosen.out, text, {"controllers": result, "data": data}, sentences)
+
+
+if __name__ == "__main__":
+    main()
