@@ -50,15 +50,26 @@ def test_a_run_that_contradicts_a_claim_says_so(swing_up):
         same = np.zeros_like(angle)
         return swing_up.Judged(angle, same, same, same + 5.0, same + torque, milliseconds)
 
-    good = {"trained": runs([0.0, 0.0]), "predictive": runs([0.0, 0.0], milliseconds=2.0)}
-    good["planned"] = runs([0.0, 0.0])
-    assert all(x.holds for x in swing_up.claims(good))
+    known = {name: runs([0.0, 0.0]) for name in ("trained", "planned")}
+    known["predictive"] = runs([0.0, 0.0], milliseconds=2.0)
+    lost = runs([3.0, np.nan])
+    unknown = known | {"planned": lost}
+    first, last = swing_up.SPREADS[0], swing_up.SPREADS[-1]
+    assert all(x.holds for x in swing_up.claims({first: known, last: unknown}))
     worse = (
-        (0, {"trained": runs([3.0, np.nan])}),
-        (1, {"planned": runs([0.0, 0.0], torque=4.1)}),
-        (2, {"trained": runs([0.0, 0.0], milliseconds=3.0)}),
+        (0, known | {"trained": lost}, unknown),
+        (1, known, unknown | {"predictive": lost}),
+        (2, known, known),
+        (3, known | {"planned": runs([0.0, 0.0], torque=4.1)}, unknown),
+        (4, known | {"trained": runs([0.0, 0.0], milliseconds=3.0)}, unknown),
     )
-    for place, change in worse:
-        holds = [x.holds for x in swing_up.claims(good | change)]
+    for place, *both in worse:
+        holds = [x.holds for x in swing_up.claims(dict(zip((first, last), both, strict=True)))]
         assert holds == [i != place for i in range(len(holds))]
-    assert "1 of 2" in "\n".join(swing_up.report({"trained": runs([0.0, np.nan])}))
+    assert "1 of 2" in "\n".join(swing_up.report({0.2: {"trained": runs([0.0, np.nan])}}))
+
+
+def test_a_run_that_reaches_a_dead_centre_is_no_success(swing_up):
+    zero = np.zeros(2)
+    found = swing_up.Judged(zero, zero, np.array([1.0, 1.6]), zero, zero, 1.0)
+    assert found.success.tolist() == [True, False]
