@@ -365,6 +365,17 @@ def test_derivatives_by_the_law_the_memory_and_the_noise():
         np.testing.assert_allclose(slope, (either[0] - either[1]) / 2e-5, rtol=1e-6)
 
 
+@WITH_SLOW_PLAIN
+def test_a_delay_that_turns_out_to_be_zero_is_none(backend):
+    def end(delay):
+        controller = Sampled(integrating, 0.13, memory=jnp.zeros(()), delay=delay)
+        run = moved(controller, backend, throw=False)
+        return jnp.concatenate([run.q[-1], run.v[-1], run.w[-1, :1]])
+
+    found = jax.vmap(end)(jnp.array([0.0, 0.13]))
+    np.testing.assert_allclose(found, [exact(0.13), exact(0.13, 0.13)], **ERROR)
+
+
 def test_differing_laws_that_cannot_be_sampled_are_refused():
     def refused(error, message, make, **how):
         with pytest.raises(error, match=message):
@@ -409,6 +420,16 @@ def test_differing_laws_that_cannot_be_sampled_are_refused():
         ValueError, "a memory keeps its structure",
         lambda: Sampled(changes, 0.1, memory=jnp.zeros(1)),
     )  # fmt: skip
+    refused(
+        ValueError, "would be rounded; begin with a floating-point number",
+        lambda: Sampled(integrating, 0.1, memory=0),
+    )  # fmt: skip
+    # None may be on its way, though it takes a while.
+    for pending in (0, -1, 1.5):
+        refused(
+            ValueError, "an integer, one at least where there is a delay",
+            lambda pending=pending: Sampled(law, 0.1, delay=0.05, pending=pending),
+        )  # fmt: skip
     refused(ValueError, r"must return \(u, memory\)", lambda: Sampled(lambda *x: -x[2], 0.1))
 
 
