@@ -86,6 +86,10 @@ class CascadeLoops(AbstractHybridController):
     size: int = eqx.field(static=True)
 
     @property
+    def name(self):
+        return Cascade.__name__
+
+    @property
     def clocks(self):
         inner = self.inner(self.reference)
         more = inner.clocks if isinstance(inner, AbstractHybridController) else ()
@@ -96,7 +100,14 @@ class CascadeLoops(AbstractHybridController):
         inner = self._inner(t, state.q, state.v, state.w, outer)
         if not isinstance(inner, AbstractDynamicController):
             return outer
-        return jnp.concatenate([inner.initial(t, state), outer])
+        begun = inner.initial(t, state)
+        if jnp.ndim(begun) != 1:
+            name = type(inner).__name__
+            raise ValueError(
+                f"{name}.initial returned shape {jnp.shape(begun)}; the state of an inner loop "
+                "must be a vector."
+            )
+        return jnp.concatenate([begun, outer])
 
     def renew(self, t, q, v, w, c):
         inner_state, outer = self._parts(c)

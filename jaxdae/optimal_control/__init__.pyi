@@ -6,3 +6,8 @@ from .predictive import (
     Plan as Plan,
     PredictivePolicy as PredictivePolicy,
 )
+from .trajectories import (
+    Bounds as Bounds,
+    OptimalTrajectory as OptimalTrajectory,
+    optimize_trajectory as optimize_trajectory,
+)

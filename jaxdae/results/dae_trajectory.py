@@ -236,8 +236,8 @@ class DAETrajectory(AbstractRun):
             return [per_second(unit) for unit in self.units_of("y")]
         if self.about is not None:
             return list(self.about.labels.get(f"{quantity}_units", ()))
-        names = dict(zip(("y", "z"), self.names, strict=True))[quantity]
-        return units_by_name(names, self.dae.units())
+        first, second = self.names
+        return units_by_name(first if quantity == "y" else second, self.dae.units())
 
     @property
     def violation_names(self) -> list[str]:

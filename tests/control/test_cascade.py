@@ -157,5 +157,7 @@ def test_loops_that_cannot_be_nested_are_refused():
         Cascade(pid, lambda r: r)
     with pytest.raises(ValueError, match="inner is declared with the parameters"):
         Cascade(outer(), lambda a, b: a)
+    with pytest.raises(ValueError, match=r"PID.initial returned shape \(\); the state of an inner"):
+        moved(Cascade(outer(), lambda r: PID(lambda t, q: r - q[0], K_P=1.0, K_I=1.0, K_D=1.0)))
     with pytest.raises(ValueError, match="must keep all of its state from sample to sample"):
         moved(Cascade(Cascade(outer(), lambda r: pid), lambda r: pid))

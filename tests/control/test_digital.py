@@ -25,6 +25,9 @@ END = 2.0
 # Tolerances of 1e-12 over two seconds.
 ERROR = {"rtol": 0, "atol": 1e-10}
 BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
+WITH_SLOW_PLAIN = pytest.mark.parametrize(
+    "backend", [pytest.param("plain", marks=pytest.mark.slow), "native"]
+)
 
 
 def integrating(t, q, v, w, memory):
@@ -93,22 +96,32 @@ def ends(found):
 TIMES = np.array([0.0, 0.21, 0.3, 0.77, 0.8, 1.6])
 
 
-@BACKENDS
+CASES = [
+    (0.13, 0.0, {"dt": 0.02}),
+    (0.13, 0.0, {}),
+    (0.13, 0.05, {}),
+    (0.13, 0.13, {}),
+    (0.13, 0.4, {"dt": 0.02}),
+    (0.13, 0.4, {}),
+    (0.1, 0.3, {}),
+    (TIMES, 0.0, {}),
+    (TIMES, 0.06, {}),
+    (TIMES, 0.45, {"dt": 0.02}),
+    (0.13, 0.0, {"t0": 0.2}),
+    (0.13, 0.4, {"t0": 0.2}),
+]
+# The plain backend compiles each for seconds.
+QUICK = 5
+
+
 @pytest.mark.parametrize(
-    ("period", "delay", "how"),
+    ("backend", "period", "delay", "how"),
     [
-        (0.13, 0.0, {"dt": 0.02}),
-        (0.13, 0.0, {}),
-        (0.13, 0.05, {}),
-        (0.13, 0.13, {}),
-        (0.13, 0.4, {"dt": 0.02}),
-        (0.13, 0.4, {}),
-        (0.1, 0.3, {}),
-        (TIMES, 0.0, {}),
-        (TIMES, 0.06, {}),
-        (TIMES, 0.45, {"dt": 0.02}),
-        (0.13, 0.0, {"t0": 0.2}),
-        (0.13, 0.4, {"t0": 0.2}),
+        *(("native", *x) for x in CASES),
+        *(
+            pytest.param("plain", *x, marks=() if i == QUICK else pytest.mark.slow)
+            for i, x in enumerate(CASES)
+        ),
     ],
 )
 def test_it_is_the_exact_motion_between_samples(backend, period, delay, how):
@@ -152,7 +165,7 @@ def test_members_with_periods_and_delays_of_their_own_beside_one_that_fails(back
     assert not np.isfinite(values[3]).any()
 
 
-@BACKENDS
+@WITH_SLOW_PLAIN
 def test_a_sampled_linear_plant_has_the_roots_of_its_exact_discretization(backend):
     """From one sample to the next, `exp(A T)` and its integral; with a delay of 1.4 periods."""
     K, period, delay, stiffness = np.array([[2.0, 0.7]]), 0.2, 0.28, 4.0
@@ -198,7 +211,7 @@ def test_a_sampled_linear_plant_has_the_roots_of_its_exact_discretization(backen
     np.testing.assert_allclose(*roots, rtol=0, atol=1e-8)
 
 
-@BACKENDS
+@WITH_SLOW_PLAIN
 def test_measurements_have_the_noise_that_was_drawn(backend):
     noise = 0.1 * jax.random.normal(jax.random.key(3), (20, 1))
     seen = []
@@ -231,6 +244,7 @@ def test_measurements_have_the_noise_that_was_drawn(backend):
     assert not failed.success
 
 
+@pytest.mark.slow
 def test_a_memory_is_any_tree_and_comes_back():
     def law(t, q, v, w, memory):
         del t, v, w
@@ -403,6 +417,7 @@ def test_a_law_that_is_no_number_is_an_error_before_the_run():
         moved(Sampled(lambda *x: (jnp.nan * x[2], x[4]), 0.1))
 
 
+@pytest.mark.slow
 def test_what_only_the_program_finds_out_fails_in_words():
     def end(period, **how):
         return moved(Sampled(integrating, period, memory=jnp.zeros(())), **how).q[-1, 0]
