@@ -221,13 +221,13 @@ def optimize_trajectory(
             a start that is not in double precision.
         ImportError: when IPOPT is asked for and is not installed.
     """
-    plan = _Plan.declared(
+    shooting = _Transcription.declared(
         system, formulation, start, t0, t1, inputs, intervals, segments, kind, cost, terminal,
         goal, bounds, limits, steps, solver, backend, optimizer,
     )  # fmt: skip
-    x = plan.first(guess)
-    program = plan.program()
-    _check_first(plan, program, x)
+    x = shooting.first(guess)
+    program = shooting.program()
+    _check_first(shooting, program, x)
     from tqdm import tqdm
 
     with tqdm(total=iterations, disable=not progress, desc="optimize") as bar:
@@ -238,7 +238,7 @@ def optimize_trajectory(
             bar.update()
 
         done = minimize(program, x, optimizer, iterations, tolerance, after)
-    return plan.result(program, done)
+    return shooting.result(program, done)
 
 
 def _square(t, q, v, w, u):
@@ -277,7 +277,7 @@ class _Interval(AbstractDynamicController):
         return self.first + part * (self.last - self.first)
 
 
-class _Plan(Module):
+class _Transcription(Module):
     """A trajectory to be found, as unknowns `x` and functions of them.
 
     The unknowns are the states at the starts of all segments but the first, one after the other,
@@ -309,7 +309,7 @@ class _Plan(Module):
     def declared(
         cls, system, formulation, start, t0, t1, inputs, intervals, segments, kind, cost, terminal,
         goal, bounds, limits, steps, solver, backend, optimizer,
-    ) -> "_Plan":  # fmt: skip
+    ) -> "_Transcription":  # fmt: skip
         """Checked and completed."""
         dtype = start.q.dtype
         if dtype != jnp.float64:
@@ -359,7 +359,7 @@ class _Plan(Module):
         )  # fmt: skip
         return plan._with_goal() if isinstance(goal, State) else plan
 
-    def _with_goal(self) -> "_Plan":
+    def _with_goal(self) -> "_Transcription":
         goal, system = self.goal, self.system
         shapes = [jnp.shape(x) for x in _parts(goal)], [jnp.shape(x) for x in _parts(self.start)]
         if shapes[0] != shapes[1]:
@@ -662,9 +662,9 @@ def _null_space(jac, size: int) -> Float[Array, "n f"]:
     return jnp.asarray(rows[rank:].T, jac.dtype)
 
 
-def _check_first(plan: _Plan, program: NonlinearProgram, x: np.ndarray) -> None:
-    state, u = plan.start, plan.first_inputs[0]
-    value = jnp.shape(plan.cost(plan.t0, *_parts(state), u))
+def _check_first(shooting: _Transcription, program: NonlinearProgram, x: np.ndarray) -> None:
+    state, u = shooting.start, shooting.first_inputs[0]
+    value = jnp.shape(shooting.cost(shooting.t0, *_parts(state), u))
     if value not in ((), (1,)):
         raise ValueError(f"cost must return a number; it returns shape {value}.")
     found = program.values(x)
@@ -677,21 +677,21 @@ def _check_first(plan: _Plan, program: NonlinearProgram, x: np.ndarray) -> None:
 
 
 @jit(options=BRIEFLY)
-def _way(plan: _Plan, fractions, end):
+def _way(shooting: _Transcription, fractions, end):
     """States along a short way from the start to the goal on the constraints, rows (segments, …).
 
     A string of points is pulled tight: each is brought to the middle of its neighbours, and from
     there to the constraints. It begins beside the straight way, which may pass where the
     constraints are singular (from a pendulum that hangs to one that stands).
     """
-    start, goal, system = plan.start, plan.goal, plan.system
+    start, goal, system = shooting.start, shooting.goal, shooting.system
     parts = jnp.linspace(0.0, 1.0, _POINTS + 1, dtype=start.q.dtype)[1:-1, None]
     aside = np.random.default_rng(0).uniform(-1.0, 1.0, start.q.size)
-    aside = _BRANCH * plan.reach * jnp.asarray(aside, start.q.dtype) * jnp.sin(jnp.pi * parts)
+    aside = _BRANCH * shooting.reach * jnp.asarray(aside, start.q.dtype) * jnp.sin(jnp.pi * parts)
     straight = start.q + parts * (goal.q - start.q)
 
     def near(q, otherwise):
-        found = consistent_state(system, q, jnp.zeros_like(start.v), plan.t0, w=start.w).q
+        found = consistent_state(system, q, jnp.zeros_like(start.v), shooting.t0, w=start.w).q
         return jnp.where(jnp.isfinite(found).all(), found, otherwise)
 
     def pulled(q, _):
@@ -706,56 +706,56 @@ def _way(plan: _Plan, fractions, end):
     def state(fraction):
         q = jax.vmap(lambda x: jnp.interp(fraction, at, x), in_axes=1)(points)
         i = jnp.clip(jnp.searchsorted(at, fraction) - 1, 0, _POINTS - 1)
-        rate = (points[i + 1] - points[i]) * _POINTS / (end - plan.t0)
+        rate = (points[i + 1] - points[i]) * _POINTS / (end - shooting.t0)
         v = rate if start.v.size == start.q.size else jnp.zeros_like(start.v)
         w = start.w + fraction * (goal.w - start.w)
-        found = plan._flat(consistent_state(system, q, v, plan.t0, w=w))
+        found = shooting._flat(consistent_state(system, q, v, shooting.t0, w=w))
         return jnp.where(jnp.isfinite(found).all(), found, jnp.concatenate([q, v, w]))
 
     return jax.vmap(state)(fractions)
 
 
 @jit(options=BRIEFLY)
-def _rollout(plan: _Plan, inputs, end):
+def _rollout(shooting: _Transcription, inputs, end):
     """States at the starts of all segments but the first, of one motion under the first inputs."""
-    count = plan.intervals // plan.segments
-    x, found = plan._flat(plan.start), []
-    for i in range(plan.segments - 1):
-        part = inputs[i * count : (i + 1) * count + plan.linear]
-        _, rows = plan.segment((x, part, end, jnp.asarray(i * count, x.dtype)))
+    count = shooting.intervals // shooting.segments
+    x, found = shooting._flat(shooting.start), []
+    for i in range(shooting.segments - 1):
+        part = inputs[i * count : (i + 1) * count + shooting.linear]
+        _, rows = shooting.segment((x, part, end, jnp.asarray(i * count, x.dtype)))
         x = rows[-1]
         found.append(x)
     return jnp.stack(found)
 
 
 @jit(options=BRIEFLY)
-def _motions(plan: _Plan, x):
-    return jax.vmap(plan.segment)(plan.local(x))
+def _motions(shooting: _Transcription, x):
+    return jax.vmap(shooting.segment)(shooting.local(x))
 
 
 @jit(options=BRIEFLY)
-def _values(plan: _Plan, x) -> Evaluation:
-    return plan.conditions(x, *jax.vmap(plan.segment)(plan.local(x)))
+def _values(shooting: _Transcription, x) -> Evaluation:
+    return shooting.conditions(x, *jax.vmap(shooting.segment)(shooting.local(x)))
 
 
 @jit(options=BRIEFLY)
-def _derivatives(plan: _Plan, x) -> Evaluation:
+def _derivatives(shooting: _Transcription, x) -> Evaluation:
     """Gradients: those of each segment by what it is given alone, then along the unknowns."""
-    *given, end, number = plan.local(x)
-    costs, rows = jax.vmap(plan.segment)((*given, end, number))
+    *given, end, number = shooting.local(x)
+    costs, rows = jax.vmap(shooting.segment)((*given, end, number))
     # Derivatives by times are asked for only where the end is free: kernels have none of them.
-    varied = [*given, end] if plan.free_end else given
+    varied = [*given, end] if shooting.free_end else given
 
     def slopes(varied, end, number):
         def run(varied):
-            return plan.segment((*varied[:2], varied[2] if plan.free_end else end, number))
+            return shooting.segment((*varied[:2], varied[2] if shooting.free_end else end, number))
 
         return jax.jacfwd(run)(varied)
 
     jacobians = jax.vmap(slopes)(varied, end, number)
 
     def along(direction):
-        moved = jax.jvp(lambda x: plan.local(x)[: len(varied)], (x,), (direction,))[1]
+        moved = jax.jvp(lambda x: shooting.local(x)[: len(varied)], (x,), (direction,))[1]
 
         def tangent(jacobian):
             return sum(
@@ -764,18 +764,18 @@ def _derivatives(plan: _Plan, x) -> Evaluation:
             )
 
         tangents = (direction, tangent(jacobians[0]), tangent(jacobians[1]))
-        return jax.jvp(plan.conditions, (x, costs, rows), tangents)[1]
+        return jax.jvp(shooting.conditions, (x, costs, rows), tangents)[1]
 
     found = jax.vmap(along, out_axes=-1)(jnp.eye(x.size, dtype=x.dtype))
     return Evaluation(*found)
 
 
 @jit(options=BRIEFLY)
-def _curvature(plan: _Plan, x, objective, equal, positive):
+def _curvature(shooting: _Transcription, x, objective, equal, positive):
     """Second derivatives of a weighted sum of objective and conditions, shape (n, n)."""
 
     def weighted(x):
-        found = plan.conditions(x, *jax.vmap(plan.segment)(plan.local(x)))
+        found = shooting.conditions(x, *jax.vmap(shooting.segment)(shooting.local(x)))
         return objective * found.objective + equal @ found.equal + positive @ found.positive
 
     return jax.vmap(lambda d: jax.jvp(jax.grad(weighted), (x,), (d,))[1])(jnp.eye(x.size))

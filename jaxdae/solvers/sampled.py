@@ -207,8 +207,7 @@ def check(controller, t0, t1, dt, control, *, goes_on: bool = False) -> None:
     Raises:
         ValueError: saying which of them does not fit.
     """
-    name = getattr(controller, "name", type(controller).__name__)
-    clocks = controller.clocks
+    name, clocks = controller.name, controller.clocks
     for clock in clocks:
         _check_clock(clock, name)
         late = clock.delay, t0, t1

@@ -207,7 +207,7 @@ def unknowns(plan):
 
 
 def test_slopes_by_the_end_time_are_those_of_differences():
-    plan = trajectories._Plan.declared(
+    plan = trajectories._Transcription.declared(
         Slider(), jaxdae.Multipliers(), REST, 0.0, (1.0, 1.5), 1, 4, 2, "linear", None, placed,
         jaxdae.State([1.0], [0.0]), Bounds(v=(-9.0, 9.0)), pushed, 2, None, "auto", "slsqp",
     )  # fmt: skip
@@ -216,7 +216,7 @@ def test_slopes_by_the_end_time_are_those_of_differences():
 
 @pytest.mark.slow
 def test_first_and_second_derivatives_are_those_of_differences():
-    plan = trajectories._Plan.declared(
+    plan = trajectories._Transcription.declared(
         CART, LAW, hanging(0.0), 0.0, 1.5, 1, 4, 2, "linear", None, placed, hanging(0.5),
         Bounds(v=(-9.0, 9.0)), pushed, 2, None, "auto", "slsqp",
     )  # fmt: skip
