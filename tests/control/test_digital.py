@@ -433,6 +433,33 @@ def test_differing_laws_that_cannot_be_sampled_are_refused():
     refused(ValueError, r"must return \(u, memory\)", lambda: Sampled(lambda *x: -x[2], 0.1))
 
 
+def test_a_policy_that_closes_over_what_is_traced_is_refused():
+    def end(gain):
+        return moved(Sampled(lambda t, q, v, w, m: (-gain * q, m), 0.1), throw=False).q[-1, 0]
+
+    for transformed in (jax.grad(end), jax.jit(end)):
+        with pytest.raises(ValueError, match=r"controller closes over a value .* an eqx.Module"):
+            transformed(1.0)
+
+
+def test_samples_that_single_precision_does_not_tell_apart_are_refused():
+    """Far from zero round-off of the time is as long as a period: each step would be a sample."""
+    start = jax.tree.map(lambda x: x.astype(jnp.float32), START)
+
+    def count(t, q, v, w, memory):
+        return -q, memory + 1
+
+    for controller in (
+        Sampled(count, 1e-3, memory=0.0),
+        Sampled(count, 100 + 1e-4 * np.arange(5), memory=0.0),
+        jaxdae.Held(100 + 1e-4 * np.arange(5), np.ones((5, 1))),
+    ):
+        with pytest.raises(ValueError, match=r"too close to each other for times up to 100\.1 s"):
+            moved(controller, state=start, t0=100.0, t1=100.1, dt=5e-4)
+    near = moved(Sampled(count, 1e-3, memory=0.0), state=start, t0=10.0, t1=10.1, dt=5e-4)
+    assert float(near.w[-1, -1]) == 101
+
+
 def test_a_law_that_is_no_number_is_an_error_before_the_run():
     with pytest.raises((ValueError, SimulationError), match="control"):
         moved(Sampled(lambda *x: (jnp.nan * x[2], x[4]), 0.1))
