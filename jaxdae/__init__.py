@@ -62,6 +62,7 @@ Control:
     Held                  An input that jumps at given times and is held between them.
     Interpolated          An input that is interpolated between given times.
     mpc                   Model predictive control as a policy of `jaxdae.control.Sampled`
+    optimize_trajectory   Inputs that take a system to a goal at least cost, by multiple shooting
     PD                    Proportional-derivative control.
     PID                   Proportional-integral-derivative control.
     Sampled               A digital controller: a policy that is asked at samples.
@@ -95,6 +96,7 @@ Packages, loaded when they are first used:
 
     analysis              Analysis: equilibria, linearization, spectra, certificates, step limits.
     control               Control: feedback laws, servo-constraints, given integrals.
+    environments          Environments: a system as reinforcement learning takes it.
     formulations          Formulations: equations of motion a solver can integrate.
     identification        Identification: parameters, their errors, and unknown starts.
     kernels               Kernels: functions of small arrays as scalar programs.

@@ -3,6 +3,7 @@
 from . import (
     analysis as analysis,
     control as control,
+    environments as environments,
     formulations as formulations,
     identification as identification,
     kernels as kernels,
@@ -60,7 +61,7 @@ from .linalg.saddle_point import (
     SingularityRobust as SingularityRobust,
     SingularMassSolve as SingularMassSolve,
 )
-from .optimal_control import mpc as mpc
+from .optimal_control import mpc as mpc, optimize_trajectory as optimize_trajectory
 from .references import citation as citation
 from .results.dae_trajectory import DAETrajectory as DAETrajectory
 from .results.trajectory import Trajectory as Trajectory

@@ -97,6 +97,11 @@ class AbstractHybridController(AbstractDynamicController):
     def moving(self, t, state: State) -> int:
         """How many entries come first and move along `rate`; others are kept."""
 
+    @property
+    def name(self) -> str:
+        """By which messages and results have it."""
+        return type(self).__name__
+
     def prepared(self, t, state: State) -> "AbstractHybridController":
         """What a run from a state takes in its place, with what is the same in all of it made."""
         del t, state
@@ -251,6 +256,16 @@ def hybrid_part(controller, state: State) -> tuple[AbstractHybridController, int
         return None
     begun = State(state.q, state.v, state.w[:k])
     return inner, state.w.size - k - inner.moving(0.0, begun)
+
+
+def controller_name(controller: Any) -> str | None:
+    """Name of a function, or of the class of a controller; `None` for none."""
+    inner = controller.controller if isinstance(controller, ControllerOutput) else controller
+    if inner is None:
+        return None
+    if isinstance(inner, AbstractHybridController):
+        return inner.name
+    return getattr(inner, "__name__", type(inner).__name__)
 
 
 def clocks_of(controller) -> tuple[AbstractClock, ...]:

@@ -86,6 +86,10 @@ class CascadeLoops(AbstractHybridController):
     size: int = eqx.field(static=True)
 
     @property
+    def name(self):
+        return Cascade.__name__
+
+    @property
     def clocks(self):
         inner = self.inner(self.reference)
         more = inner.clocks if isinstance(inner, AbstractHybridController) else ()

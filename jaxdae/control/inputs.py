@@ -33,7 +33,7 @@ class _AbstractInput(AbstractHybridController):
 
     def _pieces(self) -> "InputPieces":
         table = _coefficients(self.kind, self.times, self.values)
-        return InputPieces(self.times, table, type(self).__name__)
+        return InputPieces(self.times, table, self.name)
 
     @property
     def clocks(self):
@@ -126,12 +126,16 @@ class InputPieces(AbstractHybridController):
         times: [s], shape (times,).
         table: coefficients of powers of the time since the beginning of the interval: before the
             times, between them, behind them; shape (times + 1, powers, …).
-        name: of the input, in messages.
+        given_as: name of the input.
     """
 
     times: Any
     table: Any
-    name: str = eqx.field(static=True)
+    given_as: str = eqx.field(static=True)
+
+    @property
+    def name(self):
+        return self.given_as
 
     @property
     def clocks(self):

@@ -107,7 +107,7 @@ class Prediction(Module):
     """A model, and what its motions cost.
 
         sum over nodes of  h |cost(t, q, v, w, u)|^2  +  |terminal(t, q, v, w)|^2
-        + penalty * sum over the ends of intervals of  h |max(limits(t, q, v, w), 0)|^2
+        + penalty * sum over the ends of intervals of  h |min(limits(t, q, v, w), 0)|^2
 
     with the states at the beginnings of the intervals, of length `h = horizon / nodes`, in the
     first sum. Scalar costs are summed as they are.
@@ -117,7 +117,7 @@ class Prediction(Module):
         formulation: its equations.
         cost: of time and state, `(t, q, v, w, u)`.
         terminal: of the end, `(t, q, v, w)`, or `None`.
-        limits: of states, `(t, q, v, w) -> (l,)`, kept where not positive, or `None`.
+        limits: of states, `(t, q, v, w) -> (l,)`, kept where not negative, or `None`.
         penalty: weight of the squares of their excess.
         horizon: [s].
         nodes: number of inputs.
@@ -171,7 +171,7 @@ class Prediction(Module):
         last = None if self.terminal is None else self.terminal(*(x[-1] for x in rows))
         beyond = None
         if self.limits is not None:
-            beyond = jnp.maximum(jax.vmap(self.limits)(*ends), 0.0)
+            beyond = jnp.maximum(-jax.vmap(self.limits)(*ends), 0.0)
         violation = jnp.zeros((), inputs.dtype) if beyond is None else jnp.max(beyond)
         h = self.interval
         if running.ndim == 1:
@@ -202,7 +202,7 @@ class Prediction(Module):
             _rank("terminal", last, (rank,), wanted)
         if self.limits is not None:
             beyond = call_with_shapes("limits", self.limits, at, names[:4])
-            _rank("limits", beyond, (1,), "a vector, positive where a limit is exceeded")
+            _rank("limits", beyond, (1,), "a vector, negative where a limit is exceeded")
         return rank
 
 

@@ -326,8 +326,8 @@ def mpc(
         bounds: lower and upper ones of the inputs, each a number or of shape `(s,)`; by default
             none.
         terminal: `terminal(t, q, v, w)`, of the kind of `cost`; by default none.
-        limits: `limits(t, q, v, w) -> (l,)`, of states, kept where not positive. What is beyond
-            them at the ends of the intervals is penalized by `penalty * h |max(limits, 0)|^2` and
+        limits: `limits(t, q, v, w) -> (l,)`, of states, kept where not negative. What is beyond
+            them at the ends of the intervals is penalized by `penalty * h |min(limits, 0)|^2` and
             said in `Plan.violation`.
         penalty: its weight.
         iterations: predictions with derivatives at each sample.

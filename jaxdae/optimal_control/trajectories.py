@@ -29,12 +29,13 @@ from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import simulate
 from jaxdae.solvers.grid import Grid
 from jaxdae.systems import State, System
+from jaxdae.systems.calls import check_instance, check_parameters
 from jaxdae.systems.consistent import consistent_state
 from jaxdae.systems.dynamics import constraint_residuals, evaluate
 
 Kind = Literal["held", "linear"]
-# Largest residual of the goal's own constraints, relative to 1 + max |q|, |v|.
-_GOAL_TOLERANCE = 1e-6
+# Largest residual of the constraints at the start and the goal, relative to 1 + max |q|, |v|.
+_TOLERANCE = 1e-6
 # Largest residual of a condition, and of stationarity, of what is called an optimum.
 _FEASIBLE, _STATIONARY = 1e-7, 1e-3
 # How far one adaptive run under the inputs may end from where the planned steps do, relative.
@@ -219,15 +220,16 @@ def optimize_trajectory(
     Raises:
         ValueError: before any work, for numbers, shapes, bounds or a goal that do not fit, and for
             a start that is not in double precision.
+        TypeError: for arguments of the wrong kind.
         ImportError: when IPOPT is asked for and is not installed.
     """
-    plan = _Plan.declared(
+    shooting = _Transcription.declared(
         system, formulation, start, t0, t1, inputs, intervals, segments, kind, cost, terminal,
         goal, bounds, limits, steps, solver, backend, optimizer,
     )  # fmt: skip
-    x = plan.first(guess)
-    program = plan.program()
-    _check_first(plan, program, x)
+    x = shooting.first(guess)
+    program = shooting.program()
+    _check_first(shooting, program, x)
     from tqdm import tqdm
 
     with tqdm(total=iterations, disable=not progress, desc="optimize") as bar:
@@ -238,7 +240,7 @@ def optimize_trajectory(
             bar.update()
 
         done = minimize(program, x, optimizer, iterations, tolerance, after)
-    return plan.result(program, done)
+    return shooting.result(program, done)
 
 
 def _square(t, q, v, w, u):
@@ -277,7 +279,7 @@ class _Interval(AbstractDynamicController):
         return self.first + part * (self.last - self.first)
 
 
-class _Plan(Module):
+class _Transcription(Module):
     """A trajectory to be found, as unknowns `x` and functions of them.
 
     The unknowns are the states at the starts of all segments but the first, one after the other,
@@ -309,8 +311,19 @@ class _Plan(Module):
     def declared(
         cls, system, formulation, start, t0, t1, inputs, intervals, segments, kind, cost, terminal,
         goal, bounds, limits, steps, solver, backend, optimizer,
-    ) -> "_Plan":  # fmt: skip
+    ) -> "_Transcription":  # fmt: skip
         """Checked and completed."""
+        check_instance("system", system, System, "an instance of your jaxdae.System")
+        example = "jaxdae.Multipliers(Baumgarte(...))"
+        check_instance("formulation", formulation, AbstractFormulation, example)
+        check_instance("start", start, State, "jaxdae.consistent_state(system, q, v)")
+        check_instance("bounds", bounds, Bounds, "Bounds(u=(-1.0, 1.0))")
+        functions = {"cost": cost, "terminal": terminal, "limits": limits}
+        functions |= {} if isinstance(goal, State) else {"goal": goal}
+        for name, function in functions.items():
+            with_input = ("u",) if name in ("cost", "limits") else ()
+            if function is not None:
+                check_parameters(name, function, ("t", "q", "v", "w", *with_input))
         dtype = start.q.dtype
         if dtype != jnp.float64:
             raise ValueError(
@@ -338,9 +351,12 @@ class _Plan(Module):
                 f"and the longest; it is {t1}."
             )
         rows = intervals + (kind == "linear")
-        given = jnp.zeros(inputs, dtype) if isinstance(inputs, int) else jnp.asarray(inputs, dtype)
+        whole = isinstance(inputs, int | np.integer)
+        given = jnp.zeros(int(inputs), dtype) if whole else jnp.asarray(inputs, dtype)
         if given.ndim == 1:
             given = jnp.broadcast_to(given, (rows, given.size))
+        if given.shape[-1:] == (0,):
+            raise ValueError("inputs says that there are none: nothing can be ordered.")
         if given.ndim != 2 or given.shape[0] != rows:
             raise ValueError(
                 f"inputs has shape {given.shape}; a guess has one row for each of the {rows} "
@@ -357,22 +373,16 @@ class _Plan(Module):
             terminal, goal, Bounds(*paired), limits, intervals, segments, kind == "linear", steps,
             solver or diffrax.Dopri5(), backend,
         )  # fmt: skip
+        _check_on_constraints("start", "begins", system, plan.t0, start)
         return plan._with_goal() if isinstance(goal, State) else plan
 
-    def _with_goal(self) -> "_Plan":
+    def _with_goal(self) -> "_Transcription":
         goal, system = self.goal, self.system
         shapes = [jnp.shape(x) for x in _parts(goal)], [jnp.shape(x) for x in _parts(self.start)]
         if shapes[0] != shapes[1]:
             raise ValueError(f"goal has shapes {shapes[0]} of q, v, w, and start {shapes[1]}.")
         t = self.times[1]
-        residuals = constraint_residuals(system, t, goal.q, goal.v)
-        size = 1 + max(float(jnp.abs(x).max(initial=0.0)) for x in (goal.q, goal.v))
-        worst = max(float(jnp.abs(x).max(initial=0.0)) for x in (residuals.phi, residuals.phi_dot))
-        if not worst <= _GOAL_TOLERANCE * size:
-            raise ValueError(
-                f"goal violates the constraints by {worst:.3g}, and no motion ends there: take "
-                "jaxdae.consistent_state(system, q, v)."
-            )
+        _check_on_constraints("goal", "ends", system, t, goal)
         of_q = jax.jacfwd(lambda q: system.position_constraints(t, q))(goal.q)
         of_v = evaluate(system, t, goal.q, goal.v, goal.w, self.first_inputs[-1]).jac
         return eqx.tree_at(
@@ -653,6 +663,18 @@ def _pair(name: str, pair, size: int) -> tuple[tuple[float, ...], tuple[float, .
     return tuple(low.tolist()), tuple(high.tolist())
 
 
+def _check_on_constraints(name: str, verb: str, system: System, t, state: State) -> None:
+    """Refuse a start or a goal beside the constraints."""
+    residuals = constraint_residuals(system, t, state.q, state.v)
+    size = 1 + max(float(jnp.abs(x).max(initial=0.0)) for x in (state.q, state.v))
+    worst = max(float(jnp.abs(x).max(initial=0.0)) for x in (residuals.phi, residuals.phi_dot))
+    if not worst <= _TOLERANCE * size:
+        raise ValueError(
+            f"{name} violates the constraints by {worst:.3g}, and no motion {verb} there: take "
+            "jaxdae.consistent_state(system, q, v)."
+        )
+
+
 def _null_space(jac, size: int) -> Float[Array, "n f"]:
     """An orthonormal basis of what constraints leave, shape (n, free)."""
     matrix = np.asarray(jac, float).reshape(-1, size)
@@ -662,9 +684,9 @@ def _null_space(jac, size: int) -> Float[Array, "n f"]:
     return jnp.asarray(rows[rank:].T, jac.dtype)
 
 
-def _check_first(plan: _Plan, program: NonlinearProgram, x: np.ndarray) -> None:
-    state, u = plan.start, plan.first_inputs[0]
-    value = jnp.shape(plan.cost(plan.t0, *_parts(state), u))
+def _check_first(shooting: _Transcription, program: NonlinearProgram, x: np.ndarray) -> None:
+    state, u = shooting.start, shooting.first_inputs[0]
+    value = jnp.shape(shooting.cost(shooting.t0, *_parts(state), u))
     if value not in ((), (1,)):
         raise ValueError(f"cost must return a number; it returns shape {value}.")
     found = program.values(x)
@@ -677,21 +699,21 @@ def _check_first(plan: _Plan, program: NonlinearProgram, x: np.ndarray) -> None:
 
 
 @jit(options=BRIEFLY)
-def _way(plan: _Plan, fractions, end):
+def _way(shooting: _Transcription, fractions, end):
     """States along a short way from the start to the goal on the constraints, rows (segments, …).
 
     A string of points is pulled tight: each is brought to the middle of its neighbours, and from
     there to the constraints. It begins beside the straight way, which may pass where the
     constraints are singular (from a pendulum that hangs to one that stands).
     """
-    start, goal, system = plan.start, plan.goal, plan.system
+    start, goal, system = shooting.start, shooting.goal, shooting.system
     parts = jnp.linspace(0.0, 1.0, _POINTS + 1, dtype=start.q.dtype)[1:-1, None]
     aside = np.random.default_rng(0).uniform(-1.0, 1.0, start.q.size)
-    aside = _BRANCH * plan.reach * jnp.asarray(aside, start.q.dtype) * jnp.sin(jnp.pi * parts)
+    aside = _BRANCH * shooting.reach * jnp.asarray(aside, start.q.dtype) * jnp.sin(jnp.pi * parts)
     straight = start.q + parts * (goal.q - start.q)
 
     def near(q, otherwise):
-        found = consistent_state(system, q, jnp.zeros_like(start.v), plan.t0, w=start.w).q
+        found = consistent_state(system, q, jnp.zeros_like(start.v), shooting.t0, w=start.w).q
         return jnp.where(jnp.isfinite(found).all(), found, otherwise)
 
     def pulled(q, _):
@@ -706,56 +728,56 @@ def _way(plan: _Plan, fractions, end):
     def state(fraction):
         q = jax.vmap(lambda x: jnp.interp(fraction, at, x), in_axes=1)(points)
         i = jnp.clip(jnp.searchsorted(at, fraction) - 1, 0, _POINTS - 1)
-        rate = (points[i + 1] - points[i]) * _POINTS / (end - plan.t0)
+        rate = (points[i + 1] - points[i]) * _POINTS / (end - shooting.t0)
         v = rate if start.v.size == start.q.size else jnp.zeros_like(start.v)
         w = start.w + fraction * (goal.w - start.w)
-        found = plan._flat(consistent_state(system, q, v, plan.t0, w=w))
+        found = shooting._flat(consistent_state(system, q, v, shooting.t0, w=w))
         return jnp.where(jnp.isfinite(found).all(), found, jnp.concatenate([q, v, w]))
 
     return jax.vmap(state)(fractions)
 
 
 @jit(options=BRIEFLY)
-def _rollout(plan: _Plan, inputs, end):
+def _rollout(shooting: _Transcription, inputs, end):
     """States at the starts of all segments but the first, of one motion under the first inputs."""
-    count = plan.intervals // plan.segments
-    x, found = plan._flat(plan.start), []
-    for i in range(plan.segments - 1):
-        part = inputs[i * count : (i + 1) * count + plan.linear]
-        _, rows = plan.segment((x, part, end, jnp.asarray(i * count, x.dtype)))
+    count = shooting.intervals // shooting.segments
+    x, found = shooting._flat(shooting.start), []
+    for i in range(shooting.segments - 1):
+        part = inputs[i * count : (i + 1) * count + shooting.linear]
+        _, rows = shooting.segment((x, part, end, jnp.asarray(i * count, x.dtype)))
         x = rows[-1]
         found.append(x)
     return jnp.stack(found)
 
 
 @jit(options=BRIEFLY)
-def _motions(plan: _Plan, x):
-    return jax.vmap(plan.segment)(plan.local(x))
+def _motions(shooting: _Transcription, x):
+    return jax.vmap(shooting.segment)(shooting.local(x))
 
 
 @jit(options=BRIEFLY)
-def _values(plan: _Plan, x) -> Evaluation:
-    return plan.conditions(x, *jax.vmap(plan.segment)(plan.local(x)))
+def _values(shooting: _Transcription, x) -> Evaluation:
+    return shooting.conditions(x, *jax.vmap(shooting.segment)(shooting.local(x)))
 
 
 @jit(options=BRIEFLY)
-def _derivatives(plan: _Plan, x) -> Evaluation:
+def _derivatives(shooting: _Transcription, x) -> Evaluation:
     """Gradients: those of each segment by what it is given alone, then along the unknowns."""
-    *given, end, number = plan.local(x)
-    costs, rows = jax.vmap(plan.segment)((*given, end, number))
+    *given, end, number = shooting.local(x)
+    costs, rows = jax.vmap(shooting.segment)((*given, end, number))
     # Derivatives by times are asked for only where the end is free: kernels have none of them.
-    varied = [*given, end] if plan.free_end else given
+    varied = [*given, end] if shooting.free_end else given
 
     def slopes(varied, end, number):
         def run(varied):
-            return plan.segment((*varied[:2], varied[2] if plan.free_end else end, number))
+            return shooting.segment((*varied[:2], varied[2] if shooting.free_end else end, number))
 
         return jax.jacfwd(run)(varied)
 
     jacobians = jax.vmap(slopes)(varied, end, number)
 
     def along(direction):
-        moved = jax.jvp(lambda x: plan.local(x)[: len(varied)], (x,), (direction,))[1]
+        moved = jax.jvp(lambda x: shooting.local(x)[: len(varied)], (x,), (direction,))[1]
 
         def tangent(jacobian):
             return sum(
@@ -764,18 +786,18 @@ def _derivatives(plan: _Plan, x) -> Evaluation:
             )
 
         tangents = (direction, tangent(jacobians[0]), tangent(jacobians[1]))
-        return jax.jvp(plan.conditions, (x, costs, rows), tangents)[1]
+        return jax.jvp(shooting.conditions, (x, costs, rows), tangents)[1]
 
     found = jax.vmap(along, out_axes=-1)(jnp.eye(x.size, dtype=x.dtype))
     return Evaluation(*found)
 
 
 @jit(options=BRIEFLY)
-def _curvature(plan: _Plan, x, objective, equal, positive):
+def _curvature(shooting: _Transcription, x, objective, equal, positive):
     """Second derivatives of a weighted sum of objective and conditions, shape (n, n)."""
 
     def weighted(x):
-        found = plan.conditions(x, *jax.vmap(plan.segment)(plan.local(x)))
+        found = shooting.conditions(x, *jax.vmap(shooting.segment)(shooting.local(x)))
         return objective * found.objective + equal @ found.equal + positive @ found.positive
 
     return jax.vmap(lambda d: jax.jvp(jax.grad(weighted), (x,), (d,))[1])(jnp.eye(x.size))

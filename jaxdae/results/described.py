@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxdae.checks import are_known
-from jaxdae.control.base import ControlledSystem
+from jaxdae.control.base import ControlledSystem, controller_name
 from jaxdae.events.records import REASONS
 from jaxdae.solvers.sampled import SampledEnds
 
@@ -67,7 +67,7 @@ def _head(run: Any) -> str:
     else:
         system, controller = run.system, run.controller
         system = system.inner if isinstance(system, ControlledSystem) else system
-        controller = None if controller is None else type(controller).__name__
+        controller = controller_name(controller)
         model, formulation = type(system).__name__, type(run.formulation).__name__
         backend = run.backend
     under = None if controller is None else f"under {controller}"

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.checks import are_known
-from jaxdae.control.base import ControlledSystem, ControllerOutput
+from jaxdae.control.base import ControlledSystem, controller_name
 from jaxdae.diagnosis.failure import describe_failure
 from jaxdae.events.records import Events
 from jaxdae.results import derived_quantities
@@ -164,14 +164,13 @@ def _is_plain(x) -> bool:
 def _about(run, left_out: tuple[str, ...]) -> About:
     system, formulation, controller = run.system, run.formulation, run.controller
     system = system.inner if isinstance(system, ControlledSystem) else system
-    inner = controller.controller if isinstance(controller, ControllerOutput) else controller
     labels = run.labels
     failed = run.final_time.ndim == 0 and not bool(run.success)
     return About(
         model=type(system).__name__,
         formulation=type(formulation).__name__,
         settings=repr(formulation),
-        controller=controller_name(inner),
+        controller=controller_name(controller),
         backend=run.backend,
         solver=run.solver,
         why_solver=run.why_solver,
@@ -184,13 +183,6 @@ def _about(run, left_out: tuple[str, ...]) -> About:
         events=() if run.events is None else run.events.names,
         versions={"jaxdae": __version__, "jax": version("jax")},
     )
-
-
-def controller_name(controller: Any) -> str | None:
-    """Name of a function, or of the class of a controller; `None` for none."""
-    if controller is None:
-        return None
-    return getattr(controller, "__name__", type(controller).__name__)
 
 
 def _drawing(run: Any) -> tuple[dict[str, np.ndarray], dict[str, Any] | None]:

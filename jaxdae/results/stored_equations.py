@@ -9,12 +9,12 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from jaxdae.control.base import controller_name
 from jaxdae.diagnosis.dae_failure import describe_dae_failure
 from jaxdae.events.records import Events
 from jaxdae.results.naming import AxisLabels
 from jaxdae.results.stored import (
     check_known,
-    controller_name,
     EVENTS,
     named,
     plain_arrays,

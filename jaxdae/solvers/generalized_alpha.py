@@ -8,7 +8,9 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
+from jaxdae.derivatives.implicit import implicit_root
 from jaxdae.linalg.lu import Factors, product
 from jaxdae.solvers.base import AbstractIterativeSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
@@ -303,9 +305,9 @@ class GeneralizedAlpha(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
         def solve(function, guess):
             return newton(function, guess, matrix, sizes)
 
-        tangent = partial(tangent_of, matrix=matrix)
+        tangent = Partial(tangent_of, matrix=matrix)
         equations = lambda x: residual(x)[0]  # noqa: E731
-        x, counts = jax.lax.custom_root(equations, guess, solve, tangent, has_aux=True)
+        x, counts = implicit_root(equations, guess, solve, tangent)
         end, _, a1 = ended(x)
         z, lam, *_ = jnp.split(x, splits)
         rates = z / h

@@ -193,7 +193,7 @@ def with_clocks(controller, output):
     return SampleSteps(controller.controller, controller.size, clocks)
 
 
-def check(controller, t0, t1, dt, control, *, goes_on: bool = False) -> None:
+def check(controller, t0, t1, dt, control, dtype, *, goes_on: bool = False) -> None:
     """Times of samples, and steps that can end there.
 
     Args:
@@ -202,15 +202,16 @@ def check(controller, t0, t1, dt, control, *, goes_on: bool = False) -> None:
         t1: end [s].
         dt: fixed step [s], or `None`.
         control: step size controller, or `None`.
+        dtype: of the run.
         goes_on: whether outputs may be on their way at the start.
 
     Raises:
         ValueError: saying which of them does not fit.
     """
-    name = getattr(controller, "name", type(controller).__name__)
-    clocks = controller.clocks
+    name, clocks = controller.name, controller.clocks
     for clock in clocks:
         _check_clock(clock, name)
+        _check_apart(clock, name, t0, t1, dtype)
         late = clock.delay, t0, t1
         if not goes_on and fails(lambda x, t0, t1: x == 0 or t1 <= t0 or x < t1 - t0, *late):
             raise ValueError(
@@ -248,6 +249,24 @@ def _check_clock(clock, name: str) -> None:
     if fails(lambda x: np.ndim(x) == 0 and 0 <= float(x) < np.inf, clock.delay):
         raise ValueError(
             f"the delay of {name} must be zero or a positive number of seconds; got {clock.delay}."
+        )
+
+
+def _check_apart(clock, name: str, t0, t1, dtype) -> None:
+    """Refuse samples so close to each other that round-off of the time makes them one."""
+
+    def are_apart(clock, t0, t1):
+        if isinstance(clock, Multiples):
+            last = np.asarray(max(abs(t0), abs(t1)), dtype)
+            return 2 * time_tolerance(last, np.asarray(clock.delay, dtype)) < clock.period
+        times = clock.between(t0, t1)
+        times = times[(times >= t0) & (times <= t1)].astype(dtype)
+        return (np.diff(times) > np.asarray(time_tolerance(times[1:]))).all()
+
+    if fails(are_apart, clock, t0, t1):
+        raise ValueError(
+            f"samples of {name} are too close to each other for times up to {t1} s in {dtype}: "
+            "round-off would make one of several. Begin at t0 = 0, or use double precision."
         )
 
 

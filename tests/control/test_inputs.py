@@ -172,7 +172,11 @@ def test_what_is_no_input_is_refused(make, message):
         make()
 
 
-def test_what_a_run_cannot_do_with_it_names_it():
+def test_what_a_run_cannot_do_with_it_names_it(tmp_path):
+    run = moved(Held(TIMES, VALUES))
+    run.save(tmp_path / "run.npz")
+    for one in (run, jaxdae.Trajectory.load(tmp_path / "run.npz")):
+        assert "under Held" in repr(one)
     with pytest.raises(ValueError, match="Held keeps a memory, which a run backward in time"):
         moved(Held(TIMES, VALUES), t1=-1.0)
     end = jax.jit(lambda x: moved(Held(x, VALUES), throw=False).q[-1, 0])

@@ -255,7 +255,7 @@ def test_what_is_beyond_limits_is_said_and_shrinks_with_the_penalty():
     violations = []
     for penalty in (1.0, 1e4):
         policy = policy_of_mass(
-            limits=lambda t, q, v, w: q - 0.05, penalty=penalty, iterations=20, nodes=4
+            limits=lambda t, q, v, w: 0.05 - q, penalty=penalty, iterations=20, nodes=4
         )
         _, plan = policy(0.0, *parts(REST), policy.memory)
         run = policy.predict(0.0, *parts(REST), plan.inputs)
@@ -264,7 +264,7 @@ def test_what_is_beyond_limits_is_said_and_shrinks_with_the_penalty():
     assert violations[0] > 1e-2
     assert violations[1] < 1e-2 * violations[0]
     scalar = policy_of_mass(
-        lambda *x: jnp.sum(toward(*x) ** 2), limits=lambda t, q, v, w: q - 0.05, penalty=1e4,
+        lambda *x: jnp.sum(toward(*x) ** 2), limits=lambda t, q, v, w: 0.05 - q, penalty=1e4,
         method="projected-gradient",
     )  # fmt: skip
     np.testing.assert_allclose(
