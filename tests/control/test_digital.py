@@ -460,6 +460,18 @@ def test_samples_that_single_precision_does_not_tell_apart_are_refused():
     assert float(near.w[-1, -1]) == 101
 
 
+def test_fixed_steps_inside_of_jit_find_times_of_samples_that_are_known():
+    for period in (0.1, 0.1 * np.arange(5)):
+        controller = Sampled(integrating, period, memory=0.0)
+
+        def end(q, controller=controller):
+            state = State(q, START.v)
+            return moved(controller, state=state, t1=0.4, dt=0.05, throw=False).q[-1]
+
+        # The same steps, but for round-off.
+        np.testing.assert_allclose(jax.jit(end)(START.q), end(START.q), rtol=1e-13)
+
+
 def test_a_law_that_is_no_number_is_an_error_before_the_run():
     with pytest.raises((ValueError, SimulationError), match="control"):
         moved(Sampled(lambda *x: (jnp.nan * x[2], x[4]), 0.1))
