@@ -540,6 +540,8 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
      throw, work, start_tolerance, max_steps, events, max_events) = settings  # fmt: skip
     if not getattr(controller, "takes_rates", True):
         refuse_rates(system, type(controller).__name__)
+    for part in jax.tree.leaves(controller):
+        preconditions.check_closure("controller", part)
     system, state, inner, plant = closed_loop(system, controller, state, t0)
     preconditions.check_kinds(
         system, formulation, state, inner, adjoint, saveat, progress, throw, work
@@ -553,7 +555,8 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
     clocks = clocks_of(inner)
     if hybrid is not None:
         goes_on = isinstance(controller, ControllerOutput)
-        sampling.check(hybrid[0], t0, t1, dt, stepsize_controller, goes_on=goes_on)
+        dtype = state.q.dtype
+        sampling.check(hybrid[0], t0, t1, dt, stepsize_controller, dtype, goes_on=goes_on)
         solver = sampling.SampledEnds(solver, hybrid[1])
     preconditions.check_projection(solver, formulation)
     if splits(solver):

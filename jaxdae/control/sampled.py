@@ -90,6 +90,7 @@ class Sampled(AbstractHybridController):
         _check_own_period(policy, period)
         self.policy, self.period, self.memory = policy, period, memory
         self.delay, self.measure, self.noise, self.initial_output = delay, measure, noise, initial
+        _check_pending(pending, delay)
         self.pending = _most_pending(period, delay) if pending is None else pending
 
     @property
@@ -128,13 +129,14 @@ class Sampled(AbstractHybridController):
         if isinstance(clock, Multiples) and not self._is_late:
             return asked.packed()
         due = clock.is_due(t)
-        return jnp.where(due, asked.packed(), kept.packed())
+        return jnp.where(due, self._taken(t, asked).packed(), kept.packed())
 
     def renew(self, t, q, v, w, c):
         layout = self._layout(t, q, v, w)
         kept = layout.unpacked(c, self.pending)
         kept = self._taken(t, kept)
-        asked = self._asked(t, q, v, w, kept, layout)
+        # A delay that turns out to be zero lets an output take effect at its own sample.
+        asked = self._taken(t, self._asked(t, q, v, w, kept, layout))
         clock, *_ = self.clocks
         return jnp.where(clock.is_due(t), asked.packed(), kept.packed())
 
@@ -329,6 +331,22 @@ def _most_pending(period, delay) -> int:
     return int(np.ceil(ratio * (1 - 1e-12))) if 0 < ratio < np.inf else 1
 
 
+def _check_pending(pending, delay) -> None:
+    if pending is None:
+        return
+    whole = isinstance(pending, int | np.integer) and not isinstance(pending, bool)
+    if not whole or pending < 0 or (pending == 0 and not _is_none(delay)):
+        raise ValueError(
+            f"pending is {pending!r}: it must be how many outputs may be on their way at once, an "
+            "integer, one at least where there is a delay."
+        )
+
+
+def _is_none(delay) -> bool:
+    """Whether it is known that there is no delay."""
+    return are_known(delay) and not np.any(delay)
+
+
 def _check_own_period(policy, period) -> None:
     """Refuse a policy that is made for one period, as `DigitalPID` is, at another one."""
     own = getattr(policy, "period", None)
@@ -376,4 +394,11 @@ def _check_same(before, after) -> None:
             raise ValueError(
                 f"the policy of Sampled was given a memory of shape {one.shape} and returned "
                 f"{shape}; a memory keeps its shape."
+            )
+        rounded = jnp.issubdtype(jnp.result_type(other), jnp.floating)
+        if rounded and not jnp.issubdtype(one.dtype, jnp.floating):
+            raise ValueError(
+                f"the policy of Sampled was given a memory of {one.dtype} and returned one of "
+                f"{jnp.result_type(other)}, which would be rounded; begin with a floating-point "
+                "number, such as 0.0."
             )

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxdae.checks import fails
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.reprs import Module
 from jaxdae.runs import simulate
 from jaxdae.solvers.grid import Grid
 from jaxdae.systems import State, System
+from jaxdae.systems.calls import check_instance
 
 
 class Episode(NamedTuple):
@@ -93,15 +95,15 @@ class Environment(Module):
     backend: Any = "auto"
 
     def __check_init__(self):
-        if not (np.isfinite(self.period) and self.period > 0):
+        if fails(lambda x: np.ndim(x) == 0 and 0 < float(x) < np.inf, self.period):
             raise ValueError(f"period must be a positive number of seconds, not {self.period}.")
         for name in ("samples", "steps"):
             value = getattr(self, name)
             if int(value) != value or value < 1:
                 raise ValueError(f"{name} must be a positive integer, not {value}.")
-        low, high = (np.asarray(x, float) for x in self.inputs)
-        finite = np.isfinite(low).all() and np.isfinite(high).all()
-        if low.ndim != 1 or low.shape != high.shape or not finite or not (low <= high).all():
+        low, high = self.inputs
+        shapes = [np.shape(x) for x in self.inputs]
+        if len(shapes[0]) != 1 or shapes[0] != shapes[1] or fails(_are_bounds, low, high):
             raise ValueError(
                 "inputs must be two finite vectors, the lower bounds and the upper ones, which do "
                 f"not cross; they are {low} and {high}."
@@ -118,6 +120,7 @@ class Environment(Module):
         """
         first, following = jax.random.split(key)
         state = self.starts if isinstance(self.starts, State) else self.starts(first)
+        check_instance("the start of an episode", state, State, "jaxdae.State(q, v)")
         episode = Episode(state, jnp.zeros((), int), following)
         return episode, self.observation(episode)
 
@@ -137,10 +140,18 @@ class Environment(Module):
 
         Returns:
             `Transition`. An episode that has ended goes on if it is asked to: see `step_or_reset`.
+
+        Raises:
+            ValueError: for an action of another shape.
         """
         state, dtype = episode.state, episode.state.q.dtype
         low, high = (jnp.asarray(x, dtype) for x in self.inputs)
         action = jnp.asarray(action, dtype)
+        if action.shape != low.shape:
+            raise ValueError(
+                f"the action has shape {action.shape}; it must be {low.shape}, one number for each "
+                "input. Actions of many members are mapped over by jax.vmap."
+            )
         # Of what is not a number nothing is simulated: the motion of a middle input is dropped.
         usable = jnp.all(jnp.isfinite(action))
         u = jnp.clip(jnp.where(usable, action, 0.5 * (low + high)), low, high)
@@ -198,6 +209,11 @@ class Environment(Module):
     def _time(self, made):
         """Times are multiples of the period, without sums of rounded ones."""
         return self.t0 + self.period * made
+
+
+def _are_bounds(low, high) -> bool:
+    low, high = np.asarray(low, float), np.asarray(high, float)
+    return bool((np.isfinite(low) & np.isfinite(high) & (low <= high)).all())
 
 
 class _HeldInput(Module):

@@ -29,12 +29,13 @@ from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import simulate
 from jaxdae.solvers.grid import Grid
 from jaxdae.systems import State, System
+from jaxdae.systems.calls import check_instance, check_parameters
 from jaxdae.systems.consistent import consistent_state
 from jaxdae.systems.dynamics import constraint_residuals, evaluate
 
 Kind = Literal["held", "linear"]
-# Largest residual of the goal's own constraints, relative to 1 + max |q|, |v|.
-_GOAL_TOLERANCE = 1e-6
+# Largest residual of the constraints at the start and the goal, relative to 1 + max |q|, |v|.
+_TOLERANCE = 1e-6
 # Largest residual of a condition, and of stationarity, of what is called an optimum.
 _FEASIBLE, _STATIONARY = 1e-7, 1e-3
 # How far one adaptive run under the inputs may end from where the planned steps do, relative.
@@ -219,6 +220,7 @@ def optimize_trajectory(
     Raises:
         ValueError: before any work, for numbers, shapes, bounds or a goal that do not fit, and for
             a start that is not in double precision.
+        TypeError: for arguments of the wrong kind.
         ImportError: when IPOPT is asked for and is not installed.
     """
     shooting = _Transcription.declared(
@@ -311,6 +313,17 @@ class _Transcription(Module):
         goal, bounds, limits, steps, solver, backend, optimizer,
     ) -> "_Transcription":  # fmt: skip
         """Checked and completed."""
+        check_instance("system", system, System, "an instance of your jaxdae.System")
+        example = "jaxdae.Multipliers(Baumgarte(...))"
+        check_instance("formulation", formulation, AbstractFormulation, example)
+        check_instance("start", start, State, "jaxdae.consistent_state(system, q, v)")
+        check_instance("bounds", bounds, Bounds, "Bounds(u=(-1.0, 1.0))")
+        functions = {"cost": cost, "terminal": terminal, "limits": limits}
+        functions |= {} if isinstance(goal, State) else {"goal": goal}
+        for name, function in functions.items():
+            with_input = ("u",) if name in ("cost", "limits") else ()
+            if function is not None:
+                check_parameters(name, function, ("t", "q", "v", "w", *with_input))
         dtype = start.q.dtype
         if dtype != jnp.float64:
             raise ValueError(
@@ -338,9 +351,12 @@ class _Transcription(Module):
                 f"and the longest; it is {t1}."
             )
         rows = intervals + (kind == "linear")
-        given = jnp.zeros(inputs, dtype) if isinstance(inputs, int) else jnp.asarray(inputs, dtype)
+        whole = isinstance(inputs, int | np.integer)
+        given = jnp.zeros(int(inputs), dtype) if whole else jnp.asarray(inputs, dtype)
         if given.ndim == 1:
             given = jnp.broadcast_to(given, (rows, given.size))
+        if given.shape[-1:] == (0,):
+            raise ValueError("inputs says that there are none: nothing can be ordered.")
         if given.ndim != 2 or given.shape[0] != rows:
             raise ValueError(
                 f"inputs has shape {given.shape}; a guess has one row for each of the {rows} "
@@ -357,6 +373,7 @@ class _Transcription(Module):
             terminal, goal, Bounds(*paired), limits, intervals, segments, kind == "linear", steps,
             solver or diffrax.Dopri5(), backend,
         )  # fmt: skip
+        _check_on_constraints("start", "begins", system, plan.t0, start)
         return plan._with_goal() if isinstance(goal, State) else plan
 
     def _with_goal(self) -> "_Transcription":
@@ -365,14 +382,7 @@ class _Transcription(Module):
         if shapes[0] != shapes[1]:
             raise ValueError(f"goal has shapes {shapes[0]} of q, v, w, and start {shapes[1]}.")
         t = self.times[1]
-        residuals = constraint_residuals(system, t, goal.q, goal.v)
-        size = 1 + max(float(jnp.abs(x).max(initial=0.0)) for x in (goal.q, goal.v))
-        worst = max(float(jnp.abs(x).max(initial=0.0)) for x in (residuals.phi, residuals.phi_dot))
-        if not worst <= _GOAL_TOLERANCE * size:
-            raise ValueError(
-                f"goal violates the constraints by {worst:.3g}, and no motion ends there: take "
-                "jaxdae.consistent_state(system, q, v)."
-            )
+        _check_on_constraints("goal", "ends", system, t, goal)
         of_q = jax.jacfwd(lambda q: system.position_constraints(t, q))(goal.q)
         of_v = evaluate(system, t, goal.q, goal.v, goal.w, self.first_inputs[-1]).jac
         return eqx.tree_at(
@@ -651,6 +661,18 @@ def _pair(name: str, pair, size: int) -> tuple[tuple[float, ...], tuple[float, .
         i = int(bad[0])
         raise ValueError(f"bounds.{name}[{i}] cross: from {low[i]:g} to {high[i]:g}.")
     return tuple(low.tolist()), tuple(high.tolist())
+
+
+def _check_on_constraints(name: str, verb: str, system: System, t, state: State) -> None:
+    """Refuse a start or a goal beside the constraints."""
+    residuals = constraint_residuals(system, t, state.q, state.v)
+    size = 1 + max(float(jnp.abs(x).max(initial=0.0)) for x in (state.q, state.v))
+    worst = max(float(jnp.abs(x).max(initial=0.0)) for x in (residuals.phi, residuals.phi_dot))
+    if not worst <= _TOLERANCE * size:
+        raise ValueError(
+            f"{name} violates the constraints by {worst:.3g}, and no motion {verb} there: take "
+            "jaxdae.consistent_state(system, q, v)."
+        )
 
 
 def _null_space(jac, size: int) -> Float[Array, "n f"]:

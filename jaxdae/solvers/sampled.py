@@ -12,7 +12,13 @@ from optimistix import rms_norm
 
 from jaxdae.checks import are_known, fails
 from jaxdae.solvers.base import refuse_memory
-from jaxdae.solvers.clocks import Listed, listed_times, Multiples, time_tolerance
+from jaxdae.solvers.clocks import (
+    Listed,
+    listed_times,
+    Multiples,
+    relative_tolerance,
+    time_tolerance,
+)
 from jaxdae.solvers.dense_output import AbstractDenseOutput
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.wrapped import AbstractAroundController, AbstractChangedEnds
@@ -193,7 +199,7 @@ def with_clocks(controller, output):
     return SampleSteps(controller.controller, controller.size, clocks)
 
 
-def check(controller, t0, t1, dt, control, *, goes_on: bool = False) -> None:
+def check(controller, t0, t1, dt, control, dtype, *, goes_on: bool = False) -> None:
     """Times of samples, and steps that can end there.
 
     Args:
@@ -202,6 +208,7 @@ def check(controller, t0, t1, dt, control, *, goes_on: bool = False) -> None:
         t1: end [s].
         dt: fixed step [s], or `None`.
         control: step size controller, or `None`.
+        dtype: of the run.
         goes_on: whether outputs may be on their way at the start.
 
     Raises:
@@ -210,6 +217,7 @@ def check(controller, t0, t1, dt, control, *, goes_on: bool = False) -> None:
     name, clocks = controller.name, controller.clocks
     for clock in clocks:
         _check_clock(clock, name)
+        _check_apart(clock, name, t0, t1, dtype)
         late = clock.delay, t0, t1
         if not goes_on and fails(lambda x, t0, t1: x == 0 or t1 <= t0 or x < t1 - t0, *late):
             raise ValueError(
@@ -247,6 +255,27 @@ def _check_clock(clock, name: str) -> None:
     if fails(lambda x: np.ndim(x) == 0 and 0 <= float(x) < np.inf, clock.delay):
         raise ValueError(
             f"the delay of {name} must be zero or a positive number of seconds; got {clock.delay}."
+        )
+
+
+def _check_apart(clock, name: str, t0, t1, dtype) -> None:
+    """Refuse samples so close to each other that round-off of the time makes them one."""
+    part = relative_tolerance(dtype)
+
+    def are_apart(clock, t0, t1):  # by NumPy: operations of JAX are traced, also of what is known
+        if isinstance(clock, Multiples):
+            size = max(abs(float(t0)), abs(float(t1))) + float(clock.delay)
+            return 2 * part * size < float(clock.period)
+        times = clock.between(t0, t1)
+        times = times[(times >= float(t0)) & (times <= float(t1))].astype(dtype)
+        return bool((np.diff(times) > part * np.abs(times[1:])).all())
+
+    with jax.ensure_compile_time_eval():  # times that are known, also inside of jax.jit
+        refused = fails(are_apart, clock, t0, t1)
+    if refused:
+        raise ValueError(
+            f"samples of {name} are too close to each other for times up to {t1} s in {dtype}: "
+            "round-off would make one of several. Begin at t0 = 0, or use double precision."
         )
 
 

@@ -366,6 +366,17 @@ def test_derivatives_by_the_law_the_memory_and_the_noise():
         np.testing.assert_allclose(slope, (either[0] - either[1]) / 2e-5, rtol=1e-6)
 
 
+@WITH_SLOW_PLAIN
+def test_a_delay_that_turns_out_to_be_zero_is_none(backend):
+    def end(delay):
+        controller = Sampled(integrating, 0.13, memory=jnp.zeros(()), delay=delay)
+        run = moved(controller, backend, throw=False)
+        return jnp.concatenate([run.q[-1], run.v[-1], run.w[-1, :1]])
+
+    found = jax.vmap(end)(jnp.array([0.0, 0.13]))
+    np.testing.assert_allclose(found, [exact(0.13), exact(0.13, 0.13)], **ERROR)
+
+
 def test_differing_laws_that_cannot_be_sampled_are_refused():
     def refused(error, message, make, **how):
         with pytest.raises(error, match=message):
@@ -410,7 +421,56 @@ def test_differing_laws_that_cannot_be_sampled_are_refused():
         ValueError, "a memory keeps its structure",
         lambda: Sampled(changes, 0.1, memory=jnp.zeros(1)),
     )  # fmt: skip
+    refused(
+        ValueError, "would be rounded; begin with a floating-point number",
+        lambda: Sampled(integrating, 0.1, memory=0),
+    )  # fmt: skip
+    # None may be on its way, though it takes a while.
+    for pending in (0, -1, 1.5):
+        refused(
+            ValueError, "an integer, one at least where there is a delay",
+            lambda pending=pending: Sampled(law, 0.1, delay=0.05, pending=pending),
+        )  # fmt: skip
     refused(ValueError, r"must return \(u, memory\)", lambda: Sampled(lambda *x: -x[2], 0.1))
+
+
+def test_a_policy_that_closes_over_what_is_traced_is_refused():
+    def end(gain):
+        return moved(Sampled(lambda t, q, v, w, m: (-gain * q, m), 0.1), throw=False).q[-1, 0]
+
+    for transformed in (jax.grad(end), jax.jit(end)):
+        with pytest.raises(ValueError, match=r"controller closes over a value .* an eqx.Module"):
+            transformed(1.0)
+
+
+def test_samples_that_single_precision_does_not_tell_apart_are_refused():
+    """Far from zero round-off of the time is as long as a period: each step would be a sample."""
+    start = jax.tree.map(lambda x: x.astype(jnp.float32), START)
+
+    def count(t, q, v, w, memory):
+        return -q, memory + 1
+
+    for controller in (
+        Sampled(count, 1e-3, memory=0.0),
+        Sampled(count, 100 + 1e-4 * np.arange(5), memory=0.0),
+        jaxdae.Held(100 + 1e-4 * np.arange(5), np.ones((5, 1))),
+    ):
+        with pytest.raises(ValueError, match=r"too close to each other for times up to 100\.1 s"):
+            moved(controller, state=start, t0=100.0, t1=100.1, dt=5e-4)
+    near = moved(Sampled(count, 1e-3, memory=0.0), state=start, t0=10.0, t1=10.1, dt=5e-4)
+    assert float(near.w[-1, -1]) == 101
+
+
+def test_fixed_steps_inside_of_jit_find_times_of_samples_that_are_known():
+    for period in (0.1, 0.1 * np.arange(5)):
+        controller = Sampled(integrating, period, memory=0.0)
+
+        def end(q, controller=controller):
+            state = State(q, START.v)
+            return moved(controller, state=state, t1=0.4, dt=0.05, throw=False).q[-1]
+
+        # The same steps, but for round-off.
+        np.testing.assert_allclose(jax.jit(end)(START.q), end(START.q), rtol=1e-13)
 
 
 def test_a_law_that_is_no_number_is_an_error_before_the_run():

@@ -23,8 +23,8 @@ def hanging(x: float) -> jaxdae.State:
 def moved(**changes):
     """The cart half a meter further, at rest with the pendulum hanging before and after."""
     given = {"t1": 1.5, "inputs": 1, "intervals": 12, "segments": 3, "steps": 8}
-    given |= {"goal": hanging(0.5)}
-    return optimize_trajectory(CART, LAW, hanging(0.0), **given | changes)
+    given |= {"goal": hanging(0.5), "start": hanging(0.0)}
+    return optimize_trajectory(CART, LAW, **given | changes)
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +268,11 @@ OUTSIDE = jaxdae.State(jnp.array([0.5, 0.5, -0.4]), jnp.zeros(3))
         ({"bounds": Bounds(v=(np.nan, 1.0))}, r"bounds.v\[0\] cross: from nan to 1"),
         ({"goal": REST}, "goal has shapes"),
         ({"goal": OUTSIDE}, "goal violates the constraints by 0.09, and no motion ends there"),
+        ({"start": OUTSIDE}, "start violates the constraints by 0.09, and no motion begins there"),
+        ({"inputs": 0}, "inputs says that there are none"),
+        ({"cost": lambda q, u: u @ u}, r"declared with the parameters \(q, u\)"),
+        ({"limits": lambda t, q, v, w: q}, r"declared with the parameters \(t, q, v, w\)"),
+        ({"goal": lambda q: q}, r"declared with the parameters \(q\)"),
         ({"guess": hanging(0.0)}, "guess must have 2 finite rows of q, v, w"),
         ({"cost": lambda t, q, v, w, u: q}, r"cost must return a number; it returns shape \(3,\)"),
         ({"cost": lambda t, q, v, w, u: jnp.log(-1 - u[0] ** 2)}, "The cost is not finite for t"),
@@ -278,6 +283,15 @@ OUTSIDE = jaxdae.State(jnp.array([0.5, 0.5, -0.4]), jnp.zeros(3))
 def test_what_does_not_fit_is_refused_before_any_work(changes, message):
     with pytest.raises(ValueError, match=message):
         moved(**changes)
+
+
+def test_arguments_of_another_kind_are_refused():
+    for changes, message in (
+        ({"start": ([0.0], [0.0])}, r"start is .*give jaxdae.consistent_state"),
+        ({"bounds": (-1.0, 1.0)}, r"bounds is .*give Bounds"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            moved(**changes)
 
 
 def test_single_precision_is_refused():
