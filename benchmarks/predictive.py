@@ -11,7 +11,7 @@ methods are not worth the same.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +19,11 @@ import numpy as np
 import jaxdae
 
 NODES = 20
-ITERATIONS = {"gauss-newton": (3, 5, 20), "projected-gradient": (5, 20)}
+Search = Literal["gauss-newton", "projected-gradient"]
+ITERATIONS: dict[Search, tuple[int, ...]] = {
+    "gauss-newton": (3, 5, 20),
+    "projected-gradient": (5, 20),
+}
 # What the cost that is left is compared with.
 MANY = 60
 PROBLEMS = ("cart-pole", "five-bar")

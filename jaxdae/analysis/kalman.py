@@ -73,6 +73,13 @@ class KalmanFilter(Module):
                 "gain; steady(A, B, C, W, V) finds the gain."
             )
         _check(self.A, self.B, self.C, self.W, self.V)
+        if self.covariance is not None:
+            _check_covariance(self.covariance, self.V, len(self.A))
+        elif self.gain is not None and jnp.shape(self.gain) != jnp.shape(self.C)[::-1]:
+            raise ValueError(
+                f"gain must have shape (s, p) = {jnp.shape(self.C)[::-1]}; got "
+                f"{jnp.shape(self.gain)}."
+            )
 
     @classmethod
     def steady(cls, A, B, C, W, V) -> "KalmanFilter":
@@ -114,6 +121,7 @@ class KalmanFilter(Module):
 
     def correct(self, memory: Estimate, y) -> Estimate:
         """The estimate after a measurement `y`, shape `(p,)`."""
+        check_measurement(y, self.C.shape[0])
         state, P = memory
         if P is None:
             constant: Any = self.gain
@@ -147,6 +155,23 @@ def _check(A, B, C, W, V) -> None:
     if np.shape(C) != (measured, size):
         raise ValueError(f"C must have shape (p, {size}); got {np.shape(C)}.")
     check_weights(("W", np.asarray(W), size), ("V", np.asarray(V), measured))
+
+
+@where_known
+def _check_covariance(covariance, V, size: int) -> None:
+    V = np.asarray(V)
+    check_weights(("covariance", np.asarray(covariance), size), ("V", V, len(V)))
+
+
+def check_measurement(y, count: int) -> None:
+    """Refuse a measurement of another shape, of which arithmetic would make one of its own.
+
+    Args:
+        y: what was measured.
+        count: how many numbers it must be.
+    """
+    if jnp.shape(y) != (count,):
+        raise ValueError(f"a measurement has shape {jnp.shape(y)}; it must be ({count},).")
 
 
 @where_known

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from jaxdae.analysis.controllability import controllability
 from jaxdae.analysis.discrete_riccati import dlqr, sampled_roots
 from jaxdae.analysis.discretization import accumulated, check_period, held
-from jaxdae.analysis.kalman import Estimate, KalmanFilter
+from jaxdae.analysis.kalman import check_measurement, Estimate, KalmanFilter
 from jaxdae.analysis.linearization import Linearization
 from jaxdae.analysis.riccati import check_weights, regulated_part, RegulatedPart
 from jaxdae.checks import where_known
@@ -68,6 +68,7 @@ class LQG(Module):
 
     def __call__(self, t, y, memory):
         del t
+        check_measurement(y, self.y.size)
         memory = self.filter.correct(memory, y - self.y)
         u = within(self.u - self.K @ memory.state, self.lower, self.upper)
         return u, self.filter.predict(memory, u - self.u)

@@ -40,7 +40,7 @@ class Sampled(AbstractHybridController):
         memory: what the first sample is given, any pytree of numbers and arrays; by default the
             `memory` of a policy that has one, else `()`. Integers and booleans are kept as
             floating-point numbers, exactly up to `2^53` in double precision and `2^24` in single
-            precision.
+            precision; what begins as an integer stays one.
         delay: from a sample to where its output takes effect [s]; of any length.
         measure: what the policy is given in place of `q, v, w`.
         noise: an array of as many rows as samples, or a pytree of such arrays.
@@ -52,7 +52,7 @@ class Sampled(AbstractHybridController):
     Raises:
         TypeError: for a memory that is not numbers and arrays.
         ValueError: for a policy that takes other arguments, or is made for another `period`, and
-            for a period or delay that cannot be.
+            for a period, a delay or a number of `pending` outputs that cannot be.
     """
 
     policy: Callable

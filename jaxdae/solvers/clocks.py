@@ -87,7 +87,12 @@ class Listed(AbstractClock):
 def time_tolerance(t, *parts):
     """What two computations of a time [s] from such parts may differ by."""
     size = sum((jnp.abs(x) for x in parts), jnp.abs(t))
-    return _ROUND_OFF * jnp.finfo(t.dtype).eps * size
+    return relative_tolerance(t.dtype) * size
+
+
+def relative_tolerance(dtype) -> float:
+    """The same of a time, as a part of it."""
+    return _ROUND_OFF * float(jnp.finfo(dtype).eps)
 
 
 def is_time(t, other, *parts):

@@ -12,7 +12,13 @@ from optimistix import rms_norm
 
 from jaxdae.checks import are_known, fails
 from jaxdae.solvers.base import refuse_memory
-from jaxdae.solvers.clocks import Listed, listed_times, Multiples, time_tolerance
+from jaxdae.solvers.clocks import (
+    Listed,
+    listed_times,
+    Multiples,
+    relative_tolerance,
+    time_tolerance,
+)
 from jaxdae.solvers.dense_output import AbstractDenseOutput
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.wrapped import AbstractAroundController, AbstractChangedEnds
@@ -254,14 +260,15 @@ def _check_clock(clock, name: str) -> None:
 
 def _check_apart(clock, name: str, t0, t1, dtype) -> None:
     """Refuse samples so close to each other that round-off of the time makes them one."""
+    part = relative_tolerance(dtype)
 
-    def are_apart(clock, t0, t1):
+    def are_apart(clock, t0, t1):  # by NumPy: operations of JAX are traced, also of what is known
         if isinstance(clock, Multiples):
-            last = np.asarray(max(abs(t0), abs(t1)), dtype)
-            return 2 * time_tolerance(last, np.asarray(clock.delay, dtype)) < clock.period
+            size = max(abs(float(t0)), abs(float(t1))) + float(clock.delay)
+            return 2 * part * size < float(clock.period)
         times = clock.between(t0, t1)
-        times = times[(times >= t0) & (times <= t1)].astype(dtype)
-        return (np.diff(times) > np.asarray(time_tolerance(times[1:]))).all()
+        times = times[(times >= float(t0)) & (times <= float(t1))].astype(dtype)
+        return bool((np.diff(times) > part * np.abs(times[1:])).all())
 
     with jax.ensure_compile_time_eval():  # times that are known, also inside of jax.jit
         refused = fails(are_apart, clock, t0, t1)

@@ -20,7 +20,7 @@ from jaxdae.interruptions import heard
 from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_counts, check_least, is_real
 from jaxdae.storage import checkpoints
-from jaxdae.systems.calls import described
+from jaxdae.systems.calls import check_parameters, described
 from jaxdae.systems.random_states import check_key
 from jaxdae.tuning import resumption
 from jaxdae.tuning.constraints import Constraint
@@ -576,6 +576,8 @@ def _check_validation(validation: Any, patience: Any) -> None:
             f"tune: validation is {described(validation)}, must be a function of the parameters, "
             "such as a SimulationObjective of starts that are not tuned on."
         )
+    if validation is not None and not isinstance(validation, Stochastic):
+        check_parameters("tune: validation", validation, ("params",))
     if patience is None:
         return
     check_counts("tune", patience=(patience, 1))

@@ -196,3 +196,21 @@ def test_what_does_not_fit_is_refused():
         KalmanFilter(A, B, C, W, V, covariance=jnp.eye(2), gain=jnp.ones((2, 1)))
     with pytest.raises(ValueError, match=r"C must have shape \(p, 2\); got \(1, 3\)"):
         KalmanFilter.steady(A, B, np.ones((1, 3)), W, V)
+
+
+def test_covariances_gains_and_measurements_that_do_not_fit_are_refused():
+    A, B, C, W, V = arrays()
+    with pytest.raises(ValueError, match="covariance must be positive semidefinite"):
+        KalmanFilter(A, B, C, W, V, covariance=-jnp.eye(2))
+    with pytest.raises(ValueError, match=r"covariance must have shape \(2, 2\); got \(3, 3\)"):
+        KalmanFilter(A, B, C, W, V, covariance=jnp.eye(3))
+    with pytest.raises(ValueError, match=r"gain must have shape \(s, p\) = \(2, 1\); got \(3, 1\)"):
+        KalmanFilter(A, B, C, W, V, gain=jnp.ones((3, 1)))
+    estimator = KalmanFilter(A, B, C, W, V, covariance=jnp.eye(2))
+    for y in (0.1, jnp.ones(2), jnp.ones((1, 1))):
+        with pytest.raises(ValueError, match=r"a measurement has shape .* must be \(1,\)"):
+            estimator.correct(estimator.memory, y)
+    _, linear = upright()
+    law = lqg(linear, place, period=PERIOD)
+    with pytest.raises(ValueError, match=r"a measurement has shape \(\); it must be \(1,\)"):
+        law(0.0, jnp.zeros(()), law.memory)

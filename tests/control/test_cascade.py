@@ -154,7 +154,7 @@ def test_derivatives_by_gains_of_both_loops():
 def test_loops_that_cannot_be_nested_are_refused():
     pid = PID(lambda t, q: -q, K_P=1.0, K_I=1.0, K_D=1.0)
     with pytest.raises(TypeError, match="outer"):
-        Cascade(pid, lambda r: r)
+        Cascade(pid, lambda r: r)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="inner is declared with the parameters"):
         Cascade(outer(), lambda a, b: a)
     with pytest.raises(ValueError, match=r"PID.initial returned shape \(\); the state of an inner"):

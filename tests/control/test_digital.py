@@ -307,7 +307,8 @@ def test_an_event_between_samples(backend):
             crossed = [s for s in grid if at(x, s)[0] > 0.6]
             if not crossed:
                 break
-            s = scipy.optimize.brentq(lambda s: at(x, s)[0] - 0.6, 1e-9, crossed[0], xtol=1e-15)  # noqa: B023
+            beyond = lambda s, x=x: at(x, s)[0] - 0.6  # noqa: E731
+            s: Any = scipy.optimize.brentq(beyond, 1e-9, crossed[0], xtol=1e-15)
             x, t = at(x, s), t + s
             hits.append(t)
             x = np.array([0.6, -0.5 * x[1]])

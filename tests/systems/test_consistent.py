@@ -161,7 +161,7 @@ def test_dependent_constraints_give_the_point_that_one_of_them_gives(repeated_ro
 def test_numpy_and_a_program_find_the_same_state(repeated_rod, everything):
     """Of what is known and of what JAX traces, also with entries held and dependent constraints."""
     three, full = np.array([0.8, -1.1, 0.5]), {"t": 0.3, "w": jnp.ones(1)}
-    cases = (
+    cases: tuple[tuple[Any, Any, Any, dict[str, Any]], ...] = (
         (repeated_rod((1.0, 2.0, -0.5)), Q0, V0, {}),
         (Circle(), Q0, V0, {"fixed": ["x"]}),
         (everything, three, np.array([0.4, -0.3, 0.2]), full),

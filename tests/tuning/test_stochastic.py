@@ -307,6 +307,7 @@ REFUSED = [
     ({"objective": Stochastic(lambda x, _: jnp.sum(x))}, "does not use its key, so that all steps"),
     ({"validation": lambda x: x}, r"the validation returned float64\[2\], needs a real"),
     ({"validation": lambda _: None}, "the validation returned nothing; end it with"),
+    ({"validation": lambda p, k: p}, r"declared with the parameters \(p, k\)"),
     ({"validation": 1.0}, "validation is 1.0, must be a function of the parameters"),
     ({"objective": Stochastic(lambda x, _: x)}, r"the objective returned float64\[2\], needs a"),
     ({"optimizer": "l-bfgs"}, "L-BFGS with backtracking compares losses, and those of different"),
