@@ -34,7 +34,7 @@ GROUPS = {
     ),
     "Arms and controllers": (
         "five_bar", "ball_beam", "mirror", "regulator", "arm", "surface_arm", "two_link_again",
-        "two_link_lost", "swing_up",
+        "two_link_lost", "crank_swing_up",
     ),
     "Rolling and spinning": (
         "disk", "sleigh", "knife_edge", "robot", "constant_speed", "appell_hamel", "t_handle",

@@ -20,10 +20,10 @@ from jaxdae.control import Sampled
 
 jax.config.update("jax_enable_x64", True)
 
-start = jnp.array(swing_up.HANGING)
+start = jnp.array(swing_up.HANGING).at[1].add(0.1)
 policies = swing_up.controllers(json.loads(swing_up.DATA.read_text()))
 runs = {
     name: swing_up.motion(Sampled(policy, swing_up.PERIOD), jnp.ones(6), start)
     for name, policy in policies.items()
 }
-film(runs, "swing_up.gif", until=3.0)
+film(runs, "crank_swing_up.gif", until=3.0)
