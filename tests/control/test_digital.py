@@ -429,7 +429,7 @@ def test_differing_laws_that_cannot_be_sampled_are_refused():
     for pending in (0, -1, 1.5):
         refused(
             ValueError, "an integer, one at least where there is a delay",
-            lambda pending=pending: Sampled(law, 0.1, delay=0.05, pending=pending),
+            lambda pending=pending: Sampled(law, 0.1, delay=0.05, pending=pending),  # pyright: ignore[reportArgumentType]
         )  # fmt: skip
     refused(ValueError, r"must return \(u, memory\)", lambda: Sampled(lambda *x: -x[2], 0.1))
 

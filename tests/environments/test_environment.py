@@ -174,7 +174,7 @@ def test_actions_and_starts_of_another_kind_are_refused():
     episode, _ = made.reset(jax.random.key(0))
     for action in (np.ones(3), np.ones((4, 1)), 0.5):
         with pytest.raises(ValueError, match=r"it must be \(1,\), one number for each input"):
-            made.step(episode, action)
+            made.step(episode, jnp.asarray(action))
     with pytest.raises(TypeError, match=r"the start of an episode is .*give jaxdae.State"):
         environment(starts=lambda key: (np.zeros(3), np.zeros(3))).reset(jax.random.key(0))
 
@@ -183,7 +183,7 @@ def test_an_environment_is_made_where_its_period_is_traced():
     begin = environment().reset(jax.random.key(0))[0]
 
     def reward(period):
-        return environment(period=period).step(begin, np.ones(1)).reward
+        return environment(period=period).step(begin, jnp.ones(1)).reward
 
     assert float(jax.jit(reward)(0.02)) == pytest.approx(float(reward(0.02)), abs=1e-14)
 
