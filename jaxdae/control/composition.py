@@ -1,5 +1,6 @@
 """Controllers that are made of others: one behind the other, or their outputs added."""
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,40 @@ from jaxdae.formulations.gains import is_number
 from jaxdae.reprs import Module
 
 
-class Series(Module):
+class _AbstractComposition(Module):
+    """What is known of a policy by its parts.
+
+    Args:
+        parts: of it.
+    """
+
+    parts: tuple[Callable, ...]
+
+    def __init__(self, *parts: Callable):
+        _check(parts, type(self).__name__)
+        self.parts = parts
+
+    @property
+    def period(self) -> Any:
+        """Of the samples that its parts are made for [s]; `None` where these have none."""
+        return _period(self.parts)
+
+    @property
+    def takes_rates(self) -> bool:
+        """Whether all parts are for velocities that need not be rates of coordinates."""
+        return all(getattr(x, "takes_rates", True) for x in self.parts)
+
+    @property
+    def memory(self) -> tuple:
+        """What the first sample is given: the memories of its parts."""
+        return tuple(_memory(x) for x in self.parts)
+
+    @abc.abstractmethod
+    def __call__(self, t, *given) -> Any:
+        """Control input and memories."""
+
+
+class Series(_AbstractComposition):
     r"""A policy whose output goes through others in turn, `u = last(… second(first(t, q, v, w)))`.
 
     The first part is a policy, the others take a signal: filters, limits, any function. A part that
@@ -24,27 +58,6 @@ class Series(Module):
         ValueError: for a part that cannot be called, none at all, or parts of two periods.
     """
 
-    parts: tuple[Callable, ...]
-
-    def __init__(self, *parts: Callable):
-        _check(parts, "Series")
-        self.parts = parts
-
-    @property
-    def period(self) -> Any:
-        """Of the samples that its parts are made for [s]; `None` where these have none."""
-        return _period(self.parts)
-
-    @property
-    def takes_rates(self) -> bool:
-        """Whether all parts are for velocities that need not be rates of coordinates."""
-        return all(getattr(x, "takes_rates", True) for x in self.parts)
-
-    @property
-    def memory(self) -> tuple:
-        """What the first sample is given: the memories of its parts."""
-        return tuple(_memory(x) for x in self.parts)
-
     def __call__(self, t, *given):
         *seen, memory = given
         first, *others = self.parts
@@ -56,7 +69,7 @@ class Series(Module):
         return u, tuple(after)
 
 
-class Parallel(Module):
+class Parallel(_AbstractComposition):
     r"""A policy whose output is the sum of those of others, `u = first(…) + second(…) + …`.
 
     Parts with a `memory` are asked as those of `Series`.
@@ -67,27 +80,6 @@ class Parallel(Module):
     Raises:
         ValueError: for a part that cannot be called, none at all, or parts of two periods.
     """
-
-    parts: tuple[Callable, ...]
-
-    def __init__(self, *parts: Callable):
-        _check(parts, "Parallel")
-        self.parts = parts
-
-    @property
-    def period(self) -> Any:
-        """Of the samples that its parts are made for [s]; `None` where these have none."""
-        return _period(self.parts)
-
-    @property
-    def takes_rates(self) -> bool:
-        """Whether all parts are for velocities that need not be rates of coordinates."""
-        return all(getattr(x, "takes_rates", True) for x in self.parts)
-
-    @property
-    def memory(self) -> tuple:
-        """What the first sample is given: the memories of its parts."""
-        return tuple(_memory(x) for x in self.parts)
 
     def __call__(self, t, *given):
         *seen, memory = given

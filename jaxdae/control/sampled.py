@@ -117,7 +117,7 @@ class Sampled(AbstractHybridController):
         held = jnp.broadcast_to(
             jnp.asarray(self.initial_output, layout.dtype).ravel(), (layout.output,)
         )
-        kept = _Kept(
+        kept = _PackedMemory(
             held,
             jnp.broadcast_to(held, (self.pending, layout.output)),
             jnp.full(self.pending, t),
@@ -156,14 +156,14 @@ class Sampled(AbstractHybridController):
     def _is_late(self) -> bool:
         return self.pending > 0
 
-    def _taken(self, t, kept: "_Kept") -> "_Kept":
+    def _taken(self, t, kept: "_PackedMemory") -> "_PackedMemory":
         """With the output held that is due, the latest of those on their way."""
         held, tolerance = kept.output, time_tolerance(t, jnp.asarray(self.delay, t.dtype))
         for output, due in zip(kept.outputs[::-1], kept.dues[::-1], strict=True):
             held = jnp.where(due <= t + tolerance, output, held)
         return kept._replace(output=held)
 
-    def _asked(self, t, q, v, w, kept: "_Kept", layout: "_Layout") -> "_Kept":
+    def _asked(self, t, q, v, w, kept: "_PackedMemory", layout: "_Layout") -> "_PackedMemory":
         """What is kept after a sample."""
         output, memory = self._policy(t, q, v, w, layout.memory_of(kept.memory), kept.count)
         output, memory = layout.flat_output(output), layout.flat(memory)
@@ -211,7 +211,7 @@ class Sampled(AbstractHybridController):
         return _Layout(dtype, output, memory)
 
 
-class _Kept(eqx.Module):
+class _PackedMemory(eqx.Module):
     """What a digital controller keeps.
 
     Args:
@@ -233,9 +233,9 @@ class _Kept(eqx.Module):
         parts = (self.output, self.outputs, self.dues, self.count, self.memory)
         return jnp.concatenate([jnp.ravel(x) for x in parts])
 
-    def _replace(self, **changes) -> "_Kept":
+    def _replace(self, **changes) -> "_PackedMemory":
         parts = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return _Kept(**{**parts, **changes})
+        return _PackedMemory(**{**parts, **changes})
 
 
 class _Layout:
@@ -271,11 +271,11 @@ class _Layout:
             at += one.size
         return jax.tree.unflatten(structure, found)
 
-    def unpacked(self, c, pending: int) -> _Kept:
+    def unpacked(self, c, pending: int) -> _PackedMemory:
         """What a vector holds."""
         sizes = np.cumsum([self.output, self.output * pending, pending, 1])
         output, outputs, dues, count, memory = jnp.split(c, sizes)
-        return _Kept(output, outputs.reshape(pending, self.output), dues, count[0], memory)
+        return _PackedMemory(output, outputs.reshape(pending, self.output), dues, count[0], memory)
 
 
 def _zeros_unravel(shapes):
@@ -334,8 +334,8 @@ def _most_pending(period, delay) -> int:
 def _check_pending(pending, delay) -> None:
     if pending is None:
         return
-    whole = isinstance(pending, int | np.integer) and not isinstance(pending, bool)
-    if not whole or pending < 0 or (pending == 0 and not _is_none(delay)):
+    integral = isinstance(pending, int | np.integer) and not isinstance(pending, bool)
+    if not integral or pending < 0 or (pending == 0 and not _is_none(delay)):
         raise ValueError(
             f"pending is {pending!r}: it must be how many outputs may be on their way at once, an "
             "integer, one at least where there is a delay."

@@ -24,7 +24,7 @@ _TURNS = 2
 _PARTS = 0.5 ** np.arange(8)
 
 
-class Local(NamedTuple):
+class LocalModel(NamedTuple):
     """A function at a point.
 
     Args:
@@ -67,11 +67,11 @@ class AbstractBoxDescent(Module):
     """How a function is evaluated, which point is tried next, and how bold the step after is."""
 
     @abc.abstractmethod
-    def local(self, function: Callable, point) -> Local:
+    def local(self, function: Callable, point) -> LocalModel:
         """Value and derivatives of `function(point) -> (values, aux)`."""
 
     @abc.abstractmethod
-    def trial(self, point, local: Local, step_size, lower, upper) -> Trial:
+    def trial(self, point, local: LocalModel, step_size, lower, upper) -> Trial:
         """The next point between the bounds."""
 
     @abc.abstractmethod
@@ -87,7 +87,7 @@ class AbstractBoxDescent(Module):
         """
 
     @abc.abstractmethod
-    def first_step_size(self, local: Local, lower, upper) -> Float[Array, ""]:
+    def first_step_size(self, local: LocalModel, lower, upper) -> Float[Array, ""]:
         """Size of the very first step."""
 
 
@@ -106,7 +106,7 @@ class GaussNewton(AbstractBoxDescent):
         directions = jnp.eye(point.size, dtype=point.dtype)
         along = lambda d: jax.jvp(function, (point,), (d,), has_aux=True)  # noqa: E731
         r, rows, aux = jax.vmap(along, out_axes=(None, 0, None))(directions)
-        return Local(r @ r, 2 * rows @ r, 2 * rows @ rows.T, aux)
+        return LocalModel(r @ r, 2 * rows @ r, 2 * rows @ rows.T, aux)
 
     def trial(self, point, local, step_size, lower, upper):
         _, g, H, _ = local
@@ -152,7 +152,7 @@ class ProjectedGradient(AbstractBoxDescent):
 
     def local(self, function, point):
         (value, aux), gradient = jax.value_and_grad(function, has_aux=True)(point)
-        return Local(value, gradient, jnp.zeros(0, point.dtype), aux)
+        return LocalModel(value, gradient, jnp.zeros(0, point.dtype), aux)
 
     def trial(self, point, local, step_size, lower, upper):
         end = jnp.clip(point - step_size * local.gradient, lower, upper)
@@ -177,11 +177,11 @@ def _pushed_out(point, gradient, lower, upper):
     return below | above
 
 
-class _Search(NamedTuple):
+class _Descent(NamedTuple):
     """What one evaluation hands to the next: the best point so far, and what is tried next."""
 
     best: Float[Array, " n"]
-    local: Local
+    local: LocalModel
     step_size: Float[Array, ""]
     last_good: Float[Array, ""]  # the step size after the last step that was taken
     trial: Trial
@@ -215,7 +215,7 @@ def minimize(
     unknown = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     unknown = unknown._replace(value=jnp.full_like(unknown.value, jnp.inf))
 
-    def turn(search: _Search, _):
+    def turn(search: _Descent, _):
         best, local, size, last_good, trial = search
         found = method.local(function, trial.point)
         fallen = local.value - found.value
@@ -238,9 +238,9 @@ def minimize(
         after = Trial(
             jnp.where(known, after.point, otherwise), jnp.where(known, after.foreseen, 0.0)
         )
-        return _Search(best, local, size, last_good, after), None
+        return _Descent(best, local, size, last_good, after), None
 
     size, zero = jnp.asarray(step_size, start.dtype), jnp.zeros((), start.dtype)
-    begin = _Search(start, unknown, size, size, Trial(start, zero))
+    begin = _Descent(start, unknown, size, size, Trial(start, zero))
     search, _ = jax.lax.scan(turn, begin, length=iterations)
     return Minimum(search.best, search.local.value, search.local.aux, search.last_good)

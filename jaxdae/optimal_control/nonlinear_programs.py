@@ -8,7 +8,7 @@ import numpy as np
 Optimizer = Literal["slsqp", "ipopt"]
 
 
-class Evaluation(NamedTuple):
+class ProgramValues(NamedTuple):
     """An objective, equations and inequalities at one point, NumPy arrays of float64.
 
     Args:
@@ -26,17 +26,17 @@ class NonlinearProgram(NamedTuple):
     """Minimize `objective(x)` where `equal(x) = 0`, `positive(x) >= 0`, `lower <= x <= upper`.
 
     Args:
-        values: `x -> Evaluation`.
-        derivatives: `x -> Evaluation` of gradients: shapes (n,), (e, n), (i, n).
+        values: `x -> ProgramValues`.
+        derivatives: `x -> ProgramValues` of gradients: shapes (n,), (e, n), (i, n).
         curvature: `(x, weights)`, second derivatives of the sum of objective and conditions with
-            the weights of an `Evaluation`, shape (n, n).
+            the weights of an `ProgramValues`, shape (n, n).
         lower: shape (n,), `-inf` where there is none.
         upper: shape (n,), `inf` where there is none.
     """
 
-    values: Callable[[np.ndarray], Evaluation]
-    derivatives: Callable[[np.ndarray], Evaluation]
-    curvature: Callable[[np.ndarray, Evaluation], np.ndarray]
+    values: Callable[[np.ndarray], ProgramValues]
+    derivatives: Callable[[np.ndarray], ProgramValues]
+    curvature: Callable[[np.ndarray, ProgramValues], np.ndarray]
     lower: np.ndarray
     upper: np.ndarray
 
@@ -87,7 +87,7 @@ def minimize(
     optimizer: Optimizer,
     iterations: int,
     tolerance: float,
-    after: Callable[[Evaluation], None],
+    after: Callable[[ProgramValues], None],
 ) -> Optimum:
     """Ask a solver for a minimum.
 
@@ -114,32 +114,32 @@ class _Counted:
 
     def __init__(self, program: NonlinearProgram):
         self.program, self.evaluations = program, 0
-        self._values: tuple[np.ndarray, Evaluation] | None = None
-        self._derivatives: tuple[np.ndarray, Evaluation] | None = None
+        self._values: tuple[np.ndarray, ProgramValues] | None = None
+        self._derivatives: tuple[np.ndarray, ProgramValues] | None = None
         # The value where the motion fails: worse than all seen, so that every search turns back.
         self._worst = 1.0
 
-    def values(self, x) -> Evaluation:
+    def values(self, x) -> ProgramValues:
         """At a point; large numbers where it is not finite."""
         if self._values is None or not np.array_equal(x, self._values[0]):
             found = self.program.values(x)
             self.evaluations += 1
             if all(np.isfinite(y).all() for y in found):
                 self._worst = max(self._worst, abs(float(found.objective)))
-            found = Evaluation(*(np.where(np.isfinite(y), y, 10 * self._worst) for y in found))
+            found = ProgramValues(*(np.where(np.isfinite(y), y, 10 * self._worst) for y in found))
             self._values = x.copy(), found
         return self._values[1]
 
-    def derivatives(self, x) -> Evaluation:
+    def derivatives(self, x) -> ProgramValues:
         """At a point; zero where they are not finite."""
         if self._derivatives is None or not np.array_equal(x, self._derivatives[0]):
             found = self.program.derivatives(x)
-            found = Evaluation(*(np.where(np.isfinite(y), y, 0.0) for y in found))
+            found = ProgramValues(*(np.where(np.isfinite(y), y, 0.0) for y in found))
             self._derivatives = x.copy(), found
         return self._derivatives[1]
 
     @property
-    def last(self) -> Evaluation:
+    def last(self) -> ProgramValues:
         """Values at the last point."""
         assert self._values is not None
         return self._values[1]
@@ -200,7 +200,7 @@ def _ipopt(counted: _Counted, x, iterations, tolerance, after):
     below = np.tril_indices(n)
 
     def hessian(x, multipliers, factor, out):
-        weights = Evaluation(factor, multipliers[:e], multipliers[e:])
+        weights = ProgramValues(factor, multipliers[:e], multipliers[e:])
         found = program.curvature(x, weights)[below]
         out[:] = np.where(np.isfinite(found), found, 0.0)
 

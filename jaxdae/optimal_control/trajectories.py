@@ -17,12 +17,12 @@ from jaxdae.control.base import AbstractDynamicController
 from jaxdae.control.inputs import Held, Interpolated
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.optimal_control.nonlinear_programs import (
-    Evaluation,
     LagrangeMultipliers,
     minimize,
     multipliers,
     NonlinearProgram,
     Optimizer,
+    ProgramValues,
 )
 from jaxdae.reprs import Module
 from jaxdae.results.trajectory import Trajectory
@@ -234,7 +234,7 @@ def optimize_trajectory(
 
     with tqdm(total=iterations, disable=not progress, desc="optimize") as bar:
 
-        def after(found: Evaluation) -> None:
+        def after(found: ProgramValues) -> None:
             worst = max(np.abs(found.equal).max(initial=0.0), -found.positive.min(initial=0.0))
             bar.set_postfix_str(f"cost {float(found.objective):.5g}, residual {worst:.1e}")
             bar.update()
@@ -249,7 +249,7 @@ def _square(t, q, v, w, u):
     return jnp.sum(u * u)
 
 
-class _Interval(AbstractDynamicController):
+class _HeldOrLinear(AbstractDynamicController):
     """Inputs of one interval, with the integral of the running cost as internal state.
 
     Args:
@@ -351,8 +351,8 @@ class _Transcription(Module):
                 f"and the longest; it is {t1}."
             )
         rows = intervals + (kind == "linear")
-        whole = isinstance(inputs, int | np.integer)
-        given = jnp.zeros(int(inputs), dtype) if whole else jnp.asarray(inputs, dtype)
+        number = isinstance(inputs, int | np.integer)
+        given = jnp.zeros(int(inputs), dtype) if number else jnp.asarray(inputs, dtype)
         if given.ndim == 1:
             given = jnp.broadcast_to(given, (rows, given.size))
         if given.shape[-1:] == (0,):
@@ -478,7 +478,7 @@ class _Transcription(Module):
             pair, i = given
             begin = self.t0 + step * (number + i)
             grid = begin + step * jnp.linspace(0.0, 1.0, self.steps + 1, dtype=x.dtype)
-            controller = _Interval(self.cost, pair[0], pair[1], grid[0], grid[-1])
+            controller = _HeldOrLinear(self.cost, pair[0], pair[1], grid[0], grid[-1])
             run = simulate(
                 self.system, self.formulation, self._state(x),
                 t0=grid[0], t1=grid[-1], stepsize_controller=Grid(grid, 1), solver=self.solver,
@@ -505,7 +505,7 @@ class _Transcription(Module):
             jnp.asarray(number, x.dtype),
         )
 
-    def conditions(self, x, costs, rows) -> Evaluation:
+    def conditions(self, x, costs, rows) -> ProgramValues:
         """Objective and conditions, of the motions of all segments."""
         states, inputs, end = self.parts(x)
         last = self._state(rows[-1, -1])
@@ -518,7 +518,7 @@ class _Transcription(Module):
         times = self.t0 + (end - self.t0) * jnp.arange(1, self.intervals + 1) / self.intervals
         used = inputs[1:] if self.linear else inputs
         positive = [jax.vmap(self.within)(times, flat, used).ravel(), self.beside(last)]
-        return Evaluation(objective, equal, jnp.concatenate(positive))
+        return ProgramValues(objective, equal, jnp.concatenate(positive))
 
     def missed(self, t, last: State):
         """What is to be zero at the end."""
@@ -568,7 +568,7 @@ class _Transcription(Module):
             inputs = np.broadcast_to(self.bounds.u[i], self.first_inputs.shape).ravel()
             end = [self.times[i]] if self.free_end else []
             sides.append(np.concatenate([np.full(inner, infinite), inputs, end]))
-        host = lambda found: Evaluation(*(np.asarray(x, float) for x in found))  # noqa: E731
+        host = lambda found: ProgramValues(*(np.asarray(x, float) for x in found))  # noqa: E731
         dtype = self.start.q.dtype
         return NonlinearProgram(
             lambda x: host(values(jnp.asarray(x, dtype))),
@@ -756,12 +756,12 @@ def _motions(shooting: _Transcription, x):
 
 
 @jit(options=BRIEFLY)
-def _values(shooting: _Transcription, x) -> Evaluation:
+def _values(shooting: _Transcription, x) -> ProgramValues:
     return shooting.conditions(x, *jax.vmap(shooting.segment)(shooting.local(x)))
 
 
 @jit(options=BRIEFLY)
-def _derivatives(shooting: _Transcription, x) -> Evaluation:
+def _derivatives(shooting: _Transcription, x) -> ProgramValues:
     """Gradients: those of each segment by what it is given alone, then along the unknowns."""
     *given, end, number = shooting.local(x)
     costs, rows = jax.vmap(shooting.segment)((*given, end, number))
@@ -789,7 +789,7 @@ def _derivatives(shooting: _Transcription, x) -> Evaluation:
         return jax.jvp(shooting.conditions, (x, costs, rows), tangents)[1]
 
     found = jax.vmap(along, out_axes=-1)(jnp.eye(x.size, dtype=x.dtype))
-    return Evaluation(*found)
+    return ProgramValues(*found)
 
 
 @jit(options=BRIEFLY)

@@ -64,7 +64,7 @@ class SampledEnds(AbstractChangedEnds):
     @property
     def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Its dense output."""
-        return eqx.Partial(_Held, self.solver.interpolation_cls)
+        return eqx.Partial(_HeldOutput, self.solver.interpolation_cls)
 
     def between(self, t1, t, y0, y1, y):
         """A state on a step, with the memory as it is there.
@@ -83,7 +83,7 @@ class SampledEnds(AbstractChangedEnds):
         return w[w.size - self.size :]
 
 
-class _Held(AbstractDenseOutput):
+class _HeldOutput(AbstractDenseOutput):
     """Dense output of a step along which the memory is held.
 
     Args:

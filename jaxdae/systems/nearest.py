@@ -25,7 +25,7 @@ _MAX_STEPS = 64
 _APPROACH_STEPS = 16
 
 
-class Linearized(NamedTuple):
+class LinearizedConditions(NamedTuple):
     """Constraints next to a point.
 
     Args:
@@ -47,7 +47,7 @@ class Arithmetic(NamedTuple):
         loop: `loop(goes_on, step, state)`, as `jax.lax.while_loop`.
         least_squares: `least_squares(A, b, part)`, the solution of least norm without the singular
             values below a part of the largest; NaN where there is none.
-        linearize: `linearize(x, mu) -> Linearized`; `mu` may be `None`.
+        linearize: `linearize(x, mu) -> LinearizedConditions`; `mu` may be `None`.
         independent: `independent(x) -> (c,)`, which constraints to take: those that are independent
             where they hold, next to `x`.
     """
@@ -79,7 +79,7 @@ def nearest_known(
     compiled = _linearize_compiled.bind(constraint, arguments, x0, none)
 
     def linearize_at(x, mu):
-        return Linearized(*map(np.asarray, compiled(x, none if mu is None else mu)))
+        return LinearizedConditions(*map(np.asarray, compiled(x, none if mu is None else mu)))
 
     def independent(x):
         here = linearize_at(x, None)
@@ -135,15 +135,15 @@ def nearest(
     return jnp.where(free, found[0], x0)
 
 
-def linearize(constraint: Callable, x, mu) -> Linearized:
+def linearize(constraint: Callable, x, mu) -> LinearizedConditions:
     """Constraints next to a point, by automatic differentiation; `mu` may be `None`."""
     jac, residual = jax.jacfwd(lambda x: (constraint(x),) * 2, has_aux=True)(x)
     bend = 0.0 if mu is None else jax.hessian(lambda x: mu @ constraint(x))(x)
-    return Linearized(residual, jac, bend)
+    return LinearizedConditions(residual, jac, bend)
 
 
 @jit(options=BRIEFLY)
-def _linearize_compiled(constraint: Callable, arguments: tuple, x, mu) -> Linearized:
+def _linearize_compiled(constraint: Callable, arguments: tuple, x, mu) -> LinearizedConditions:
     return linearize(partial(constraint, *arguments), x, mu)
 
 

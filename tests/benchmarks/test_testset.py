@@ -10,7 +10,7 @@ NAMES = ("robertson", "akzo_nobel", "transistor_amplifier", "ring_modulator", "w
 
 
 @pytest.fixture(scope="module")
-def testset(benchmark):
+def problems(benchmark):
     return benchmark("testset")
 
 
@@ -21,8 +21,8 @@ def error(equations, end):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_start_satisfies_the_equations(testset, name):
-    equations = getattr(testset, name)()
+def test_the_start_satisfies_the_equations(problems, name):
+    equations = getattr(problems, name)()
     f = np.array(equations.rates(np, 0.0, equations.start))[equations.differential :]
     # Of index 2 velocities, which are none; else round-off of millivolts per kilohm and less.
     np.testing.assert_allclose(f, 0.0, atol=1e-15)
@@ -32,23 +32,23 @@ def test_the_start_satisfies_the_equations(testset, name):
 @pytest.mark.parametrize(("name", "tolerance"), [
     ("robertson", 1e-7), ("akzo_nobel", 1e-8), ("transistor_amplifier", 1e-6),
 ])  # fmt: skip
-def test_this_library_reaches_the_published_ends(testset, name, tolerance):
-    equations = getattr(testset, name)()
-    dae, y, z = testset.declared(equations)
+def test_this_library_reaches_the_published_ends(problems, name, tolerance):
+    equations = getattr(problems, name)()
+    dae, y, z = problems.declared(equations)
     control = diffrax.PIDController(rtol=tolerance, atol=equations.floor * tolerance)
     run = jaxdae.solve(
         dae, y, z, t1=equations.t1, stepsize_controller=control, saveat=diffrax.SaveAt(t1=True)
     )
     # The tolerance bounds the error of a step; damping of fast parts keeps it from growing.
-    assert error(equations, equations.measured(testset.final(equations, run))) < tolerance
+    assert error(equations, equations.measured(problems.final(equations, run))) < tolerance
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_radau5_reaches_the_published_ends(benchmark, testset, name):
+def test_radau5_reaches_the_published_ends(benchmark, problems, name):
     """The equations as codes in C are given them; the long ones at a tolerance that suffices."""
     codes, base = benchmark("competitors.implicit_codes"), benchmark("competitors.base")
-    equations = getattr(testset, name)()
+    equations = getattr(problems, name)()
     tolerance = {"ring_modulator": 1e-8}.get(name, 1e-9)
     try:
         end = codes.radau5(codes.of_equations(equations), tolerance).solve()

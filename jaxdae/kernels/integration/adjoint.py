@@ -48,17 +48,17 @@ def adjoint_steps(
 
 def _entries(run: Any) -> int:
     """Numbers that are kept of a fixed step: what it begins from, and rates."""
-    return _whole(run) + run.problem.states * run.problem.method.evaluations(run.saving.times)
+    return _extended(run) + run.problem.states * run.problem.method.evaluations(run.saving.times)
 
 
-def _whole(run: Any) -> int:
+def _extended(run: Any) -> int:
     """Numbers that a step begins from: the state, and behind it what the last step left."""
     return run.problem.states + run.problem.remembered
 
 
 def _logged(run: Any) -> int:
     """Numbers kept of an adaptive step: its ends, whether it was begun anew, where it begins."""
-    return 3 + _whole(run)
+    return 3 + _extended(run)
 
 
 def _most(run: Any, lanes: Lanes) -> int:
@@ -74,7 +74,7 @@ def kept_numbers(run: Any, lanes: Lanes, arguments) -> int:
     steps = arguments[1 + len(run.problem.parameters)].shape[-1] - 1
     length = steps if steps <= _most(run, lanes) else math.isqrt(steps - 1) + 1
     sections = -(-steps // max(length, 1))
-    return sections * _whole(run) + length * _entries(run)
+    return sections * _extended(run) + length * _entries(run)
 
 
 class _Adjoint:
@@ -83,7 +83,7 @@ class _Adjoint:
     def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
         problem = run.problem
         self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
-        self.n, self.whole = problem.states, _whole(run)
+        self.n, self.extended = problem.states, _extended(run)
         self.start = LaneInputs(lanes, problem, ranks, active)
         count = len(self.start.arrays) + run.times
         self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
@@ -104,7 +104,7 @@ class _Adjoint:
         ]
         self.dense = problem.dense if run.saving.times else 0
         self.k_bar = lanes.array(self.dense)
-        self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.whole)
+        self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.extended)
         # The rates of one step, which follow its state where both are kept.
         self.rate_size = problem.method.evaluations(run.saving.times) * self.n
         self.rates = lanes.array(self.rate_size)
@@ -141,7 +141,7 @@ class _Adjoint:
             self.final_bar.load(self.n, self.bar, lane, member)
             if self.rows is not None:
                 lanes.set_count(self.rows.times.size - 1, self.rows.left, lane)
-        lanes.clear(self.whole - self.n, lanes.offset(self.bar, self.n))
+        lanes.clear(self.extended - self.n, lanes.offset(self.bar, self.n))
         self.start.prepare()
         self.inside = lanes.serves(first, lanes.end)
         for one in self.cotangents[1:]:
@@ -180,7 +180,7 @@ class _Adjoint:
             self.rows.collect(t0, t1, first)
         # What nothing depends on has no derivative, also where that of the step is not finite.
         dense = [] if self.rows is None else [(self.problem.dense, self.k_bar)]
-        wanted = lanes.nonzero([(self.whole, self.bar), *dense])
+        wanted = lanes.nonzero([(self.extended, self.bar), *dense])
         lanes.call(
             "transposed_step", t0, t1, y, *self.start.fixed_back, rates, self.bar,
             *([] if self.rows is None else [self.k_bar]),
@@ -191,13 +191,13 @@ class _Adjoint:
         if done is not None:
             # What a step adds to lanes that are done is nothing, whatever their equations give.
             with lanes.loop(lanes.width) as lane, lanes.if_then(done(lane)):
-                lanes.copy_lane(self.whole, self.bar, self.step_bar, lane)
+                lanes.copy_lane(self.extended, self.bar, self.step_bar, lane)
                 for one in self.cotangents[1:]:
                     one.leave(lane)
                 if self.rows is not None:
                     with lanes.loop(self.n) as i:
                         lanes.set(0.0, self.rows.y0_bar, lane, i)
-        lanes.copy(self.whole, self.step_bar, self.bar)
+        lanes.copy(self.extended, self.step_bar, self.bar)
         if self.rows is not None:
             lanes.add(self.n, self.rows.y0_bar, self.bar)
         for one in self.cotangents[1:]:
@@ -327,7 +327,7 @@ class _FixedAdjoint(_Adjoint):
 
     def write(self) -> None:
         lanes = self.lanes
-        rooms = self.rooms(self.sections * self.whole, self.length * self.entries)
+        rooms = self.rooms(self.sections * self.extended, self.length * self.entries)
         with rooms as (starts, inner), self.blocks() as index:
             self.load(index)
             self._forward(starts)
@@ -340,7 +340,7 @@ class _FixedAdjoint(_Adjoint):
 
     def _forward(self, starts) -> None:
         """Keep what the first step of each section begins from."""
-        lanes, n = self.lanes, self.whole
+        lanes, n = self.lanes, self.extended
         lanes.copy(self.n, self.start.state, self.y)
         if self.problem.remembered:
             read_time(lanes, self.grid, 0, self.members, self.t0)
@@ -357,14 +357,14 @@ class _FixedAdjoint(_Adjoint):
         self._set_times(i)
         arguments = (self.t0, self.t1, self.y, *self.start.fixed_back)
         self.lanes.call("plain_step", *arguments, self.step_bar, rates)
-        self.lanes.copy(self.whole, self.step_bar, self.y)
+        self.lanes.copy(self.extended, self.step_bar, self.y)
 
     def _set_times(self, i) -> None:
         for end, array in ((i, self.t0), (i + 1, self.t1)):
             read_time(self.lanes, self.grid, end, self.members, array)
 
     def _reverse_section(self, section, starts, inner) -> None:
-        lanes, n = self.lanes, self.whole
+        lanes, n = self.lanes, self.extended
         first = section * self.length
         count = lanes.minimum(self.length, self.steps - first)
         lanes.copy(n, lanes.recalled(starts, section * n, n), self.y)
@@ -455,7 +455,7 @@ class _AdaptiveAdjoint(_Adjoint):
                 lanes.set(lanes.count(self.begun, lane).as_number(), place, lane, 2)
                 start, remembered = (lanes.offset(place, 3 + i) for i in (0, self.n))
                 lanes.copy_lane(self.n, control.step.y0, start, lane)
-                lanes.copy_lane(self.whole - self.n, control.carry, remembered, lane)
+                lanes.copy_lane(self.extended - self.n, control.carry, remembered, lane)
             lanes.set_count(count + 1, self.listed, lane)
             lanes.set_count(0, self.begun, lane)
         control.proceed(lane)

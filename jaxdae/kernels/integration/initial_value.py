@@ -565,7 +565,7 @@ def adjoint_programs(
 def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool):
     used, arguments = problem.method.evaluations(dense), problem.arguments(active)
     n, count = problem.states, len(arguments)
-    whole = jax.ShapeDtypeStruct((n + problem.remembered,), problem.dtype)
+    extended = jax.ShapeDtypeStruct((n + problem.remembered,), problem.dtype)
 
     def whole_step(t0, t1, start, arguments, *how):
         """A step from its state and what it depends on to those at its end."""
@@ -607,9 +607,9 @@ def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool)
         return jax.vjp(begin, y, *(arguments[i] for i in active))[1](bar)
 
     rates = jax.ShapeDtypeStruct((used, n), problem.dtype)
-    kinds = ("t", "t", whole, *arguments)
+    kinds = ("t", "t", extended, *arguments)
     transposed = problem.program(
-        "transposed_step", transposed_step, *kinds, rates, whole, *"d" * dense
+        "transposed_step", transposed_step, *kinds, rates, extended, *"d" * dense
     )
     transposed.program, pieces = factored(transposed.program)
     programs = [
