@@ -58,6 +58,9 @@ class Series(_AbstractComposition):
         ValueError: for a part that cannot be called, none at all, or parts of two periods.
     """
 
+    def __init__(self, *parts: Callable):
+        super().__init__(*parts)
+
     def __call__(self, t, *given):
         *seen, memory = given
         first, *others = self.parts
@@ -80,6 +83,9 @@ class Parallel(_AbstractComposition):
     Raises:
         ValueError: for a part that cannot be called, none at all, or parts of two periods.
     """
+
+    def __init__(self, *parts: Callable):
+        super().__init__(*parts)
 
     def __call__(self, t, *given):
         *seen, memory = given
