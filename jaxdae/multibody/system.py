@@ -9,7 +9,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
-from jaxdae.multibody.bodies import AbstractLoop, Body, Motor
+from jaxdae.multibody.bodies import AbstractLoop, Body
+from jaxdae.multibody.forces import (
+    AbstractForce,
+    BODY,
+    Configuration,
+    COORDINATE,
+    generalized,
+    JOINT,
+    Motion,
+    shares,
+    total_load,
+)
 from jaxdae.multibody.joints import AbstractJoint, Pose, space_vector, Twist
 from jaxdae.systems import Labels, Points, State, System
 
@@ -38,8 +49,9 @@ class Multibody(System):
     Args:
         bodies: each after its parent.
         loops: constraints that close loops.
-        motors: forces by inputs.
+        motors: forces by inputs, which come first among the control inputs.
         gravity: acceleration [m/s^2], shape `(3,)`.
+        forces: springs, dampers, tendons, drag and other force elements.
 
     Raises:
         ValueError: for a name that nothing has or two have, a free body on another one, or a loop
@@ -48,8 +60,9 @@ class Multibody(System):
 
     bodies: tuple[Body, ...] = eqx.field(converter=tuple)
     loops: tuple[AbstractLoop, ...] = eqx.field(converter=tuple, default=())
-    motors: tuple[Motor, ...] = eqx.field(converter=tuple, default=())
+    motors: tuple[AbstractForce, ...] = eqx.field(converter=tuple, default=())
     gravity: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, -9.81))
+    forces: tuple[AbstractForce, ...] = eqx.field(converter=tuple, default=())
 
     def __check_init__(self):
         """Names that exist, each once; parents first."""
@@ -69,13 +82,18 @@ class Multibody(System):
             ("coordinates", [y for x in joints for y, _ in x.coordinates()]),
             ("loops", [x.name for x in self.loops]),
             ("motors", [x.name for x in self.motors]),
+            ("forces", [x.name for x in self.forces]),
+            ("inputs", [y for x in self._elements() for y, _ in x.inputs()]),
         ):
             twice = sorted({x for x in names if names.count(x) > 1})
             if twice:
                 raise ValueError(f"Multibody: two {kind} are called {twice[0]!r}.")
         single = [x.name for x in joints if x.size == 1]
-        for motor in self.motors:
-            _known(f"the joint of motor {motor.name!r}", motor.joint, single)
+        known = {BODY: seen, JOINT: [x.name for x in joints], COORDINATE: single}
+        for kind, elements in (("motor", self.motors), ("force", self.forces)):
+            for element in elements:
+                for where, of_kind, name in element.parts():
+                    _known(f"{where} of {kind} {element.name!r}", name, known[of_kind])
         for loop in self.loops:
             among = {"first": seen, "second": seen, "joint": single, "by": single}
             for field, names in among.items():
@@ -88,6 +106,9 @@ class Multibody(System):
                         f"{'the ground' if pair[0] is None else repr(pair[0])}: it constrains "
                         "nothing. Name two different ones."
                     )
+
+    def _elements(self) -> tuple[AbstractForce, ...]:
+        return (*self.motors, *self.forces)
 
     def joints(self) -> list[AbstractJoint]:
         """Of all bodies, in the order of the coordinates."""
@@ -138,6 +159,19 @@ class Multibody(System):
             value, rate = values[joint.name], rates[joint.name]
             yield joint, value, rate, joint.speeds(value, rate)
 
+    def speeds(self, v: Float[Array, " n"]) -> dict[str, Float[Array, " size"]]:
+        """Velocities by joint, in the order of `v`."""
+        return self.values(v)
+
+    def configuration(self, q: Float[Array, " n"]) -> Configuration:
+        """What energies of forces may depend on."""
+        bodies = {x.name: x for x in self.bodies}
+        return Configuration(self.poses(q), self.values(q), bodies, self.gravity)
+
+    def motion(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> Motion:
+        """What forces may depend on."""
+        return Motion(*self.configuration(q), self.twists(q, v), self.speeds(v))
+
     def kinetic_energy(self, t, q, v):
         """T of bodies and armatures [J]."""
         twists = self.twists(q, v)
@@ -155,10 +189,17 @@ class Multibody(System):
         return jnp.where(moments > 0, moments, masses)
 
     def potential_energy(self, t, q):
-        """V of weights and springs [J]."""
+        """V of weights, springs and forces [J]."""
         poses = self.poses(q)
         weights = -sum(x.mass * self.gravity @ poses[x.name].point(x.centre) for x in self.bodies)
-        return weights + self.spring_energy(q)
+        return weights + self.spring_energy(q) + self._force_energy(t, q)
+
+    def _force_energy(self, t, q):
+        found = jnp.zeros((), q.dtype)
+        if self._elements():
+            configuration = self.configuration(q)
+            found += sum(x.energy(t, configuration) for x in self._elements())
+        return found
 
     def spring_energy(self, q: Float[Array, " n"]) -> Float[Array, ""]:
         """V of the springs of joints alone [J]."""
@@ -166,21 +207,30 @@ class Multibody(System):
         return sum((x.energy(values[x.name]) for x in self.joints()), jnp.zeros((), q.dtype))
 
     def dissipation(self, t, q, v):
-        """Rayleigh's function of the dampers [W]."""
-        return 0.5 * sum(
+        """Rayleigh's function of dampers and forces [W]."""
+        found = 0.5 * sum(
             (jnp.sum(x.damping * speeds**2) for x, _, _, speeds in self._speeds(q, v)),
             jnp.zeros((), q.dtype),
         )
+        if self._elements():
+            motion = self.motion(q, v)
+            found += sum(x.dissipation(t, motion) for x in self._elements())
+        return found
 
     def force(self, t, q, v, w, u):
-        """Of the motors [N or N m], shape `(n,)`."""
-        values, rates = self.values(q), self.values(v)
-        forces = {name: jnp.zeros_like(x) for name, x in values.items()}
-        for i, motor in enumerate(self.motors):
-            given = 0.0 if u is None else u[i]
-            name = motor.joint
-            forces[name] += motor.force(values[name], rates[name], given)
-        return jnp.concatenate([*forces.values(), jnp.zeros(0, q.dtype)])
+        """Of motors and forces [N or N m], of the shape of `v`."""
+        if not self._elements():
+            return jnp.zeros_like(v)
+        motion = self.motion(q, v)
+        load = total_load(self._elements(), t, motion, w, u)
+        return generalized(load, motion.speeds, lambda v: self.twists(q, v), v)
+
+    def actuator_rate(self, t, q, v, w, u):
+        """Rates of the states of motors and forces, such as currents."""
+        motion = self.motion(q, v)
+        parts = shares(self._elements(), w, u, q.dtype)
+        rates = [x.rate(t, motion, own_w, own_u) for x, own_w, own_u in parts if own_w.size]
+        return jnp.concatenate([*rates, jnp.zeros(0, w.dtype)])
 
     def position_constraints(self, t, q):
         """Loops, then lengths of Euler parameters less 1."""
@@ -198,9 +248,10 @@ class Multibody(System):
         return jnp.concatenate([x.velocity_residuals(t, poses, twists) for x in rolling])
 
     def start(self) -> State:
-        """All joints as declared, at rest."""
+        """All joints as declared, at rest; states of motors and forces zero."""
         q = jnp.asarray([y for x in self.joints() for y in x.start()], float)
-        return State(q, jnp.zeros_like(q))
+        states = sum(len(x.states()) for x in self._elements())
+        return State(q, jnp.zeros_like(q), jnp.zeros(states, q.dtype))
 
     def labels(self) -> Labels:
         joints = self.joints()
@@ -214,7 +265,10 @@ class Multibody(System):
             units=tuple(x for _, x in named),
             constraints=tuple(x for x, _ in closed),
             constraint_units=tuple(x for _, x in closed),
-            inputs=tuple(x.name for x in self.motors),
+            actuators=tuple(y for x in self._elements() for y, _ in x.states()),
+            actuator_units=tuple(y for x in self._elements() for _, y in x.states()),
+            inputs=tuple(y for x in self._elements() for y, _ in x.inputs()),
+            input_units=tuple(y for x in self._elements() for _, y in x.inputs()),
         )
 
     def points(self, t, q) -> Points:
