@@ -12,6 +12,7 @@ from jaxdae.multibody.bodies import Body, quaternion
 from jaxdae.multibody.joints import Pose, space_vector, Twist
 from jaxdae.multibody.rotations import cross, from_quaternion
 from jaxdae.reprs import Module
+from jaxdae.systems.precision import in_dtype
 
 
 class Configuration(NamedTuple):
@@ -271,7 +272,8 @@ def total_load(
     for force, own_w, own_u in shares(forces, w, u, motion.gravity.dtype):
         load = force.load(t, motion, own_w, own_u)
         _check_load(force.name, load, motion)
-        total = total.plus(load)
+        # Before sums: kernels of single precision have no numbers of double precision.
+        total = total.plus(in_dtype(load, motion.gravity.dtype))
     return total
 
 
@@ -330,9 +332,6 @@ def generalized(
     wrenches = {k: x for k, x in load.wrenches.items() if k is not None}
     if wrenches:
         _, pull = jax.vjp(lambda v: {k: twists_of(v)[k] for k in wrenches}, v)
-        dual = {
-            k: Twist(jnp.asarray(x.force, v.dtype), jnp.asarray(x.torque, v.dtype))
-            for k, x in wrenches.items()
-        }
+        dual = {name: Twist(x.force, x.torque) for name, x in wrenches.items()}
         total = total + pull(dual)[0]
     return total
