@@ -127,6 +127,17 @@ def _turned(turn, matrix):
     return jnp.sum(half[_ROWS] * turn[_COLUMNS], axis=1)[_PLACES]
 
 
+def _together(new, known):
+    """The sum of two twists, wrenches or inertias of one frame, of which one may be missing."""
+    if known is None or new is None:
+        return new if known is None else known
+    return known.plus(new)
+
+
+def _stacked(parts: list):
+    return jax.tree.map(lambda *x: jnp.stack(x), *parts)
+
+
 class Link(NamedTuple):
     """A frame that a joint moves.
 
@@ -155,16 +166,15 @@ class Link(NamedTuple):
 def links(bodies: Sequence[Body]) -> list[Link]:
     """The links of a tree, parents first. Bodies without joints are parts of what bears them."""
     found: list[Link] = []
-    ground = Pose(jnp.zeros(3), rotations.none(float))
+    dtype = bodies[0].position.dtype
+    origin = Pose(jnp.zeros(3, dtype), rotations.none(dtype))
     # Of each body the link that it is part of, and its pose there.
-    parts: dict[str | None, tuple[int | None, Pose]] = {None: (None, ground)}
+    parts: dict[str | None, tuple[int | None, Pose]] = {None: (None, origin)}
     coordinates = velocities = 0
     for body in bodies:
         parent, pose = parts[body.parent]
-        dtype = body.position.dtype
-        origin = Pose(jnp.zeros(3, dtype), rotations.none(dtype))
         # A free body is where its coordinates say, whatever pose it was declared with.
-        pose = origin if body.free() else body.at_rest() if parent is None and body.parent is None else pose.then(body.at_rest())
+        pose = pose if body.free() else pose.then(body.at_rest())
         for joint in body.joints:
             at = joint.at
             rest = pose if at is None else Pose(pose.point(at), pose.turn)
@@ -177,8 +187,7 @@ def links(bodies: Sequence[Body]) -> list[Link]:
         parts[body.name] = parent, pose
         if parent is not None:
             own, known = Inertia.of(body, pose), found[parent].inertia
-            both = own if known is None else known.plus(own)
-            found[parent] = found[parent]._replace(inertia=both)
+            found[parent] = found[parent]._replace(inertia=_together(own, known))
     return found
 
 
@@ -239,23 +248,23 @@ def bias_force(tree: list[Link], q, v, gravity) -> Float[Array, " n"]:
     for i, link in enumerate(tree):
         # The ground rises against gravity.
         below = _rising(gravity) if link.parent is None else accelerations[link.parent]
-        acceleration = below.seen(moves.poses[i])
-        if moves.convective[i] is not None:
-            acceleration = acceleration.plus(moves.convective[i])
+        acceleration = _together(below.seen(moves.poses[i]), moves.convective[i])
         accelerations.append(acceleration)
-        wrenches.append(None if link.inertia is None else link.inertia.momentum(acceleration).plus(_gyroscopic(link.inertia, moves.twists[i])))
+        wrenches.append(
+            None if link.inertia is None
+            else link.inertia.momentum(acceleration).plus(
+                _gyroscopic(link.inertia, moves.twists[i])
+            )
+        )  # fmt: skip
     forces: list = [None] * len(tree)
     for i in reversed(range(len(tree))):
         link, wrench = tree[i], wrenches[i]
+        assert wrench is not None
         own = link.joint.gyroscopic_force(v[link.speeds])
-        if wrench is None:
-            forces[i] = own
-            continue
         forces[i] = own + jnp.stack([wrench.power(axis) for axis in moves.axes[i]])
         if link.parent is not None:
             carried = wrench.on_parent(moves.poses[i])
-            known = wrenches[link.parent]
-            wrenches[link.parent] = carried if known is None else known.plus(carried)
+            wrenches[link.parent] = _together(carried, wrenches[link.parent])
     return jnp.concatenate(forces)
 
 
@@ -269,27 +278,23 @@ def mass_matrix(tree: list[Link], q) -> Float[Array, "n n"]:
     mass = jnp.zeros((n, n), q.dtype)
     for i in reversed(range(len(tree))):
         link, inertia = tree[i], inertias[i]
-        columns = np.arange(link.first, link.speeds.stop)
-        if inertia is None:
-            own = None
-        else:
-            own = jax.tree.map(lambda *x: jnp.stack(x), *(inertia.momentum(x) for x in axes[i]))
-            momenta[i].append((columns, own))
-            numbers = np.concatenate([x for x, _ in momenta[i]])
-            all_own = jax.tree.map(lambda *x: jnp.concatenate(x), *(x for _, x in momenta[i]))
-            block = jnp.stack([all_own.force @ x.velocity + all_own.moment @ x.spin for x in axes[i]])
-            mass = mass.at[np.ix_(columns, numbers)].set(block)
-            below = numbers[~np.isin(numbers, columns)]
-            if below.size:
-                places = np.flatnonzero(~np.isin(numbers, columns))
-                mass = mass.at[np.ix_(below, columns)].set(block[:, places].T)
-            if link.parent is not None:
-                up = jax.vmap(lambda w, pose=poses[i]: w.on_parent(pose))(all_own)
-                momenta[link.parent].append((numbers, up))
-                composite, known = inertia.on_parent(poses[i]), inertias[link.parent]
-                inertias[link.parent] = composite if known is None else known.plus(composite)
-        armature = jnp.broadcast_to(jnp.asarray(link.joint.armature, q.dtype), columns.shape)
-        mass = mass.at[columns, columns].add(armature)
+        assert inertia is not None
+        own = _stacked([inertia.momentum(x) for x in axes[i]])
+        momenta[i].append((np.arange(link.first, link.speeds.stop), own))
+        # Its own velocities are the last of them.
+        numbers = np.concatenate([x for x, _ in momenta[i]])
+        borne: Wrench = jax.tree.map(lambda *x: jnp.concatenate(x), *(x for _, x in momenta[i]))
+        block = jnp.stack([borne.force @ x.velocity + borne.moment @ x.spin for x in axes[i]])
+        columns, below = link.speeds, numbers[: -link.joint.freedoms]
+        mass = mass.at[columns, numbers].set(block)
+        mass = mass.at[below, columns].set(block[:, : below.size].T)
+        armature = jnp.asarray(link.joint.armature, q.dtype)
+        diagonal = np.arange(columns.start, columns.stop)
+        mass = mass.at[diagonal, diagonal].add(armature)
+        if link.parent is not None:
+            up = jax.vmap(lambda wrench, pose=poses[i]: wrench.on_parent(pose))(borne)
+            momenta[link.parent].append((numbers, up))
+            inertias[link.parent] = _together(inertia.on_parent(poses[i]), inertias[link.parent])
     return mass
 
 
@@ -308,8 +313,8 @@ class Articulated(NamedTuple):
     tree: list[Link]
     poses: list[Pose]
     axes: list[tuple[Twist, ...]]
-    eliminated: list[list[tuple[Wrench, Array]] | None]
-    inertias: list[Inertia | None]
+    eliminated: list[list[tuple[Wrench, Array]]]
+    inertias: list[Inertia]
 
     def solve(self, forces) -> Float[Array, " n"]:
         """The accelerations that forces `(n,)` give: `M a = f`."""
@@ -324,43 +329,38 @@ class Articulated(NamedTuple):
             convective: of each link, its acceleration at constant velocities, or `None`.
             ground: acceleration of the ground; `None` where it stands still.
         """
-        needed: list = list(wrenches)
-        driven: list = [None] * len(self.tree)
+        needed: list[Wrench | None] = list(wrenches)
+        driven: list[list] = [[] for _ in self.tree]
         for i in reversed(range(len(self.tree))):
             link, wrench = self.tree[i], needed[i]
-            driven[i] = []
-            for k, (axis, (momentum, size)) in enumerate(
-                zip(self.axes[i], self.eliminated[i], strict=True)
-            ):
+            for k, (momentum, size) in enumerate(self.eliminated[i]):
                 force = forces[link.first + k]
                 if wrench is not None:
-                    force = force - wrench.power(axis)
+                    force = force - wrench.power(self.axes[i][k])
                 driven[i].append(force * size)
-                more = momentum.times(force * size)
-                wrench = more if wrench is None else wrench.plus(more)
-            if link.parent is None:
-                continue
-            inertia, change = self.inertias[i], convective[i]
-            if change is not None and inertia is not None:
-                wrench = wrench.plus(inertia.momentum(change))
-            up, known = wrench.on_parent(self.poses[i]), needed[link.parent]
-            needed[link.parent] = up if known is None else known.plus(up)
-        moved: list = []
-        found = []
+                wrench = _together(momentum.times(force * size), wrench)
+            if link.parent is not None and wrench is not None:
+                change = convective[i]
+                if change is not None:
+                    wrench = wrench.plus(self.inertias[i].momentum(change))
+                needed[link.parent] = _together(
+                    wrench.on_parent(self.poses[i]), needed[link.parent]
+                )
+        moved: list[Twist | None] = []
+        found: list = []
         for i, link in enumerate(self.tree):
             below = ground if link.parent is None else moved[link.parent]
             acceleration = None if below is None else below.seen(self.poses[i])
-            if convective[i] is not None:
-                change = convective[i]
-                acceleration = change if acceleration is None else acceleration.plus(change)
+            change = convective[i]
+            if change is not None:
+                acceleration = _together(change, acceleration)
             own = []
             for k in reversed(range(link.joint.freedoms)):
                 momentum, size = self.eliminated[i][k]
                 value = driven[i][k]
                 if acceleration is not None:
                     value = value - momentum.power(acceleration) * size
-                step = self.axes[i][k].times(value)
-                acceleration = step if acceleration is None else acceleration.plus(step)
+                acceleration = _together(self.axes[i][k].times(value), acceleration)
                 own.append(value)
             moved.append(acceleration)
             found += own[::-1]
@@ -373,24 +373,18 @@ def articulated(tree: list[Link], poses, axes) -> Articulated:
     eliminated: list = [None] * len(tree)
     for i in reversed(range(len(tree))):
         link, inertia = tree[i], inertias[i]
-        freedoms = link.joint.freedoms
-        armature = jnp.broadcast_to(
-            jnp.asarray(link.joint.armature, poses[i].place.dtype), (freedoms,)
-        )
+        assert inertia is not None
+        armature = jnp.asarray(link.joint.armature, inertia.rotation.dtype)
+        of_each = jnp.broadcast_to(armature, (link.joint.freedoms,))
         own = []
         for k, axis in enumerate(axes[i]):
-            if inertia is None:
-                still = jnp.zeros_like(axis.spin)
-                own.append((Wrench(still, still), 1.0 / armature[k]))
-                continue
             momentum = inertia.momentum(axis)
-            size = 1.0 / (momentum.power(axis) + armature[k])
+            size = 1.0 / (momentum.power(axis) + of_each[k])
             inertia = inertia.without(momentum, size)
             own.append((momentum, size))
         eliminated[i], inertias[i] = own, inertia
-        if link.parent is not None and inertia is not None:
-            up, known = inertia.on_parent(poses[i]), inertias[link.parent]
-            inertias[link.parent] = up if known is None else known.plus(up)
+        if link.parent is not None:
+            inertias[link.parent] = _together(inertia.on_parent(poses[i]), inertias[link.parent])
     return Articulated(tree, poses, axes, eliminated, inertias)
 
 
