@@ -74,7 +74,8 @@ def from_quaternion(p: Float[Array, " 4"]) -> Float[Array, "3 3"]:
 
 def quaternion_rate(p: Float[Array, " 4"], omega: Float[Array, " 3"]) -> Float[Array, " 4"]:
     """Rate of a quaternion at an angular velocity in axes of the body: `p o (0, omega) / 2`."""
-    return 0.5 * jnp.tensordot(jnp.tensordot(RATE.astype(p.dtype), p, ((1,), (0,))), omega, ((0,), (0,)))
+    along = jnp.tensordot(RATE.astype(p.dtype), p, ((1,), (0,)))
+    return 0.5 * omega @ along
 
 
 def turning(p: Float[Array, " 4"], rate: Float[Array, " 4"]) -> Float[Array, " 3"]:
