@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -92,8 +92,6 @@ class AbstractJoint(Module):
     size: ClassVar[int]
     freedoms: ClassVar[int]
     name: eqx.AbstractVar[str]
-    damping: eqx.AbstractVar[Any]
-    armature: eqx.AbstractVar[Any]
 
     @property
     def at(self) -> Float[Array, " 3"] | None:

@@ -12,7 +12,7 @@ velocity.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
 from jaxdae.multibody.bodies import Body
-from jaxdae.multibody.joints import AbstractJoint, Free, Pose, Twist
+from jaxdae.multibody.joints import Free, Pose, Twist
 
 # Entries of a symmetric matrix on and above the diagonal, and where each entry is among them.
 _ROWS, _COLUMNS = np.triu_indices(3)
@@ -142,7 +142,7 @@ class Link(NamedTuple):
     """A frame that a joint moves.
 
     Args:
-        joint: what moves it.
+        joint: what moves it, an `AbstractJoint`.
         parent: number of the link that bears it; `None` is the ground.
         rest: its pose in that link's frame with the joint at rest.
         inertia: of what is fixed to it, or `None`.
@@ -150,7 +150,7 @@ class Link(NamedTuple):
         values: its coordinates among those of the tree.
     """
 
-    joint: AbstractJoint
+    joint: Any
     parent: int | None
     rest: Pose
     inertia: Inertia | None
@@ -369,7 +369,7 @@ class Articulated(NamedTuple):
 
 def articulated(tree: list[Link], poses, axes) -> Articulated:
     """Factor the mass matrix of a tree by articulated bodies."""
-    inertias = [link.inertia for link in tree]
+    inertias: list[Any] = [link.inertia for link in tree]
     eliminated: list = [None] * len(tree)
     for i in reversed(range(len(tree))):
         link, inertia = tree[i], inertias[i]

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.multibody import recursion, rotations
 from jaxdae.multibody.bodies import AbstractLoop, Body, Motor
-from jaxdae.multibody.joints import AbstractJoint, Pose, space_vector, Twist
+from jaxdae.multibody.joints import Pose, space_vector, Twist
 from jaxdae.systems import ForwardDynamics, Labels, Points, State, System
 
 
@@ -92,7 +93,7 @@ class Multibody(System):
                         "nothing. Name two different ones."
                     )
 
-    def joints(self) -> list[AbstractJoint]:
+    def joints(self) -> list[Any]:
         """Of all bodies, in the order of the coordinates."""
         return [x for body in self.bodies for x in body.joints]
 

@@ -1,6 +1,7 @@
 """Recursive dynamics of trees: against the energies, and what is declared wrongly is found."""
 
 import re
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -72,14 +73,14 @@ class Wrong(Multibody):
         bias = super().bias_force(t, q, v)
         return bias.at[1].add(1.0) if self.which == "bias" else bias
 
-    def forward_dynamics(self, t, q, v, force):
+    def forward_dynamics(self, t, q, v, force) -> Any:
         found = super().forward_dynamics(t, q, v, force)
         assert found is not None
         if self.which == "acceleration":
             return ForwardDynamics(found.acceleration.at[0].add(1.0), found.solve)
         if self.which == "solve":
             return ForwardDynamics(found.acceleration, lambda b: 1.01 * found.solve(b))
-        return found.acceleration if self.which == "kind" else found  # pyright: ignore
+        return found.acceleration if self.which == "kind" else found
 
 
 @pytest.mark.parametrize(
