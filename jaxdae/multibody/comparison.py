@@ -64,7 +64,7 @@ def _numbers(system: Multibody, q, v, u) -> dict:
         "potential": system.potential_energy(0.0, q),
         "passive": -dissipated - spring_power,
         "motors": system.force(0.0, q, v, none, u) @ v,
-        "loops": {x.name: x.residuals(poses, values) for x in system.loops},
+        "loops": {x.name: x.residuals(0.0, poses, values) for x in system.loops},
     }
 
 

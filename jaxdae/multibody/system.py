@@ -185,9 +185,17 @@ class Multibody(System):
     def position_constraints(self, t, q):
         """Loops, then lengths of Euler parameters less 1."""
         values, poses = self.values(q), self.poses(q)
-        loops = [x.residuals(poses, values) for x in self.loops]
+        loops = [x.residuals(t, poses, values) for x in self.loops]
         lengths = [jnp.stack(r) for x in self.joints() if (r := x.residuals(values[x.name]))]
         return jnp.concatenate([*loops, *lengths, jnp.zeros(0, q.dtype)])
+
+    def velocity_constraints(self, t, q, v):
+        """Those of loops, such as rolling without slip."""
+        rolling = [x for x in self.loops if x.velocity_constraints()]
+        if not rolling:
+            return jnp.zeros(0, q.dtype)
+        poses, twists = self.poses(q), self.twists(q, v)
+        return jnp.concatenate([x.velocity_residuals(t, poses, twists) for x in rolling])
 
     def start(self) -> State:
         """All joints as declared, at rest."""
@@ -200,6 +208,7 @@ class Multibody(System):
         units = {x.name: x.coordinates()[0][1] for x in joints}
         closed = [y for x in self.loops for y in x.constraints(units)]
         closed += [(f"length of {x.name}", "1") for x in joints if x.size > 1]
+        closed += [y for x in self.loops for y in x.velocity_constraints()]
         return Labels(
             coordinates=tuple(x for x, _ in named),
             units=tuple(x for _, x in named),
