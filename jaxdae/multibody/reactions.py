@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any, Literal, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -14,7 +13,7 @@ from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.linalg.held_rank import rank_tolerance, unit_rows
 from jaxdae.multibody import rotations
 from jaxdae.multibody.bodies import Body
-from jaxdae.multibody.joints import AbstractJoint, Ball, Free, Hinge, Pose, Twist
+from jaxdae.multibody.joints import AbstractJoint, Free, Pose, Twist
 from jaxdae.multibody.system import Multibody
 from jaxdae.reprs import shown
 from jaxdae.results.derived_quantities import at_rows
@@ -280,8 +279,7 @@ def _frames(system: Multibody, q, poses, body: Body) -> list[tuple[AbstractJoint
     pose = poses[body.parent].then(body.at_rest())
     for joint in body.joints:
         pose = pose.then(joint.pose(values[joint.name]))
-        anchor = joint.anchor if isinstance(joint, Hinge | Ball) else jnp.zeros(3, q.dtype)
-        frames.append((joint, Pose(pose.point(anchor), pose.turn)))
+        frames.append((joint, pose if joint.at is None else Pose(pose.point(joint.at), pose.turn)))
     return frames
 
 
@@ -326,8 +324,6 @@ def _effects(system: Multibody, t, q, v, count: int) -> dict[str, dict[str | Non
                 column = jnp.concatenate([force, moment + lever])
                 found[loop.name][name] = found[loop.name][name].at[:, rows].set(column)
             first += len(slopes)
-        # Behind those of loops come the constraints that joints have among their coordinates.
-        first = eqx.filter_eval_shape(system.position_constraints, t, q).size
     return found
 
 
