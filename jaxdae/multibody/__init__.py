@@ -35,6 +35,12 @@ from jaxdae.multibody.mujoco import (
     ImportedMechanism as ImportedMechanism,
     read_mujoco as read_mujoco,
 )
+from jaxdae.multibody.reactions import (
+    Reaction as Reaction,
+    Reactions as Reactions,
+    reactions as reactions,
+    reactions_at as reactions_at,
+)
 from jaxdae.multibody.springs import (
     Characteristic as Characteristic,
     JointDamper as JointDamper,

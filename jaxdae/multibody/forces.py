@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.multibody.bodies import Body, quaternion
 from jaxdae.multibody.joints import Pose, space_vector, Twist
-from jaxdae.multibody.rotations import cross, from_quaternion
+from jaxdae.multibody.rotations import cross, from_quaternion, vector
 from jaxdae.reprs import Module
 from jaxdae.systems.precision import in_dtype
 
@@ -70,6 +70,12 @@ class Wrench(NamedTuple):
     def plus(self, other: "Wrench") -> "Wrench":
         """Both together."""
         return Wrench(self.force + other.force, self.torque + other.torque)
+
+    @classmethod
+    def dual(cls, pose: Pose, slope: Pose) -> "Wrench":
+        """The one whose power is the rate of a function of a pose, from its slope by the pose."""
+        # A turn R changes by R (spin x), so that the skew part of R^T d/dR belongs to the spin.
+        return cls(pose.turn.T @ slope.place, 2 * vector(pose.turn.T @ slope.turn))
 
 
 class Load(Module):
@@ -275,6 +281,37 @@ def total_load(
         # Before sums: kernels of single precision have no numbers of double precision.
         total = total.plus(in_dtype(load, motion.gravity.dtype))
     return total
+
+
+def applied_wrenches(
+    forces: Sequence[AbstractForce], t, motion: Motion, w, u
+) -> dict[str | None, Wrench]:
+    """What elements exert on bodies, those with an energy or a Rayleigh function, too.
+
+    What they exert on joints is not among it.
+    """
+    poses = {k: x for k, x in motion.poses.items() if k is not None}
+    twists = {k: x for k, x in motion.twists.items() if k is not None}
+    ground, still = motion.poses[None], motion.twists[None]
+
+    def energy(poses):
+        configuration = Configuration({None: ground, **poses}, *motion[1:4])
+        zero = jnp.zeros((), motion.gravity.dtype)
+        return sum((x.energy(t, configuration) for x in forces), zero)
+
+    def dissipation(twists):
+        moving = motion._replace(twists={None: still, **twists})
+        zero = jnp.zeros((), motion.gravity.dtype)
+        return sum((x.dissipation(t, moving) for x in forces), zero)
+
+    given = {
+        k: Wrench.dual(poses[k], x).plus(Wrench(damping.velocity, damping.spin))
+        for (k, x), damping in zip(
+            jax.grad(energy)(poses).items(), jax.grad(dissipation)(twists).values(), strict=True
+        )
+    }
+    taken = Load(given).times(jnp.asarray(-1.0, motion.gravity.dtype))
+    return total_load(forces, t, motion, w, u).plus(taken).wrenches
 
 
 def shares(forces: Sequence[AbstractForce], w, u, dtype):

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from jaxdae.multibody.forces import BODY, COORDINATE, Load, Marker, Motion, Part, Wrench
 from jaxdae.multibody.joints import Pose
-from jaxdae.multibody.rotations import vector
 from jaxdae.reprs import Module
 
 
@@ -58,11 +57,7 @@ class AbstractLength(Module):
         values = {x: motion.values[x] for x in sorted(joints)}
         found, pull = jax.vjp(length, poses, values)
         of_poses, of_values = pull(jnp.ones_like(found))
-        wrenches: dict[str | None, Wrench] = {
-            # A turn R changes by R (spin x), so that its dual is the skew part of R^T dx/dR.
-            name: Wrench(poses[name].turn.T @ x.place, 2 * vector(poses[name].turn.T @ x.turn))
-            for name, x in of_poses.items()
-        }
+        wrenches = {name: Wrench.dual(poses[name], x) for name, x in of_poses.items()}
         load = Load(wrenches, of_values)
         return Moving(found, load.power(motion), load)
 

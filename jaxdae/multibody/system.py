@@ -14,6 +14,7 @@ from jaxdae.multibody import recursion, rotations
 from jaxdae.multibody.bodies import AbstractLoop, Body
 from jaxdae.multibody.forces import (
     AbstractForce,
+    applied_wrenches,
     BODY,
     Configuration,
     COORDINATE,
@@ -22,6 +23,7 @@ from jaxdae.multibody.forces import (
     Motion,
     shares,
     total_load,
+    Wrench,
 )
 from jaxdae.multibody.joints import Pose, space_vector, Twist
 from jaxdae.systems import ForwardDynamics, Labels, Points, State, System
@@ -255,6 +257,12 @@ class Multibody(System):
         motion = self.motion(q, v)
         load = total_load(self._elements(), t, motion, w, u)
         return generalized(load, motion.speeds, lambda v: self.twists(q, v), v)
+
+    def applied_wrenches(self, t, q, v, w, u) -> dict[str | None, Wrench]:
+        """What motors and forces exert on bodies, in their axes; weights are not among it."""
+        if not self._elements():
+            return {}
+        return applied_wrenches(self._elements(), t, self.motion(q, v), w, u)
 
     def actuator_rate(self, t, q, v, w, u):
         """Rates of the states of motors and forces, such as currents."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxdae.multibody import (
+    BallTransmission,
     BoxDrag,
     FixedTendon,
     GravityCompensation,
@@ -168,3 +169,72 @@ def test_all_forces_are_those_of_mujoco(model, ours, seed):
     # Sums of some hundred products, rounded in another order.
     for what, value in theirs.items():
         np.testing.assert_allclose(found[what], value, rtol=1e-11, atol=1e-11, err_msg=what)
+
+
+BALL = """
+<worldbody>
+  <body name="plate" pos="1 2 3">
+    <joint name="flight" type="free" {free}/>
+    <geom type="box" size=".1 .2 .3" pos=".1 0 .2"/>
+    <body name="arm" pos=".1 .1 .1" euler="10 50 20">
+      <joint name="socket" type="ball" pos="0 .1 0" {ball}/>
+      <geom type="box" size=".3 .1 .1" pos=".1 .1 0"/>
+    </body>
+  </body>
+</worldbody>"""
+TURNS = """
+<actuator>
+  <general joint="socket" gear="1 2 3" biastype="affine" biasprm=".1 -2 -.3"/>
+  <general jointinparent="socket" gear="3 -1 2" biastype="affine" biasprm=".1 -2 -.3"/>
+</actuator>"""
+BALLS = {
+    "free": 'stiffness="2 3 5" damping="1.5 .7 .3"',
+    "ball": 'stiffness="7 1 2" damping=".5 .4 .2"',
+}
+
+
+@pytest.fixture(scope="module")
+def balls():
+    """The model, and generalized forces of the same: of springs, dampers and motors."""
+    head = "<mujoco><option><flag contact='disable'/></option>"
+    model = MUJOCO.MjModel.from_xml_string(f"{head}{BALL.format(**BALLS)}{TURNS}</mujoco>")
+    plain = read_mujoco(f"{head}{BALL.format(free='', ball='')}</mujoco>").system
+    bias = (0.1, -2.0, -0.3)
+    system = dataclasses.replace(
+        plain,
+        motors=(
+            Motor("turn", BallTransmission("socket", (1, 2, 3)), bias=bias),
+            Motor("other", BallTransmission("socket", (3, -1, 2), in_parent=True), bias=bias),
+        ),
+        forces=(
+            JointSpring("s", "flight", (2.0, 3.0, 5.0), model.qpos_spring[:7]),
+            JointDamper("d", "flight", (1.5, 0.7, 0.3)),
+            JointSpring("t", "socket", (7.0, 1.0, 2.0)),
+            JointDamper("e", "socket", (0.5, 0.4, 0.2)),
+        ),
+        gravity=jnp.zeros(3),
+    )
+
+    def forces(system, q, v, u):
+        slope = jax.grad(lambda q: system.potential_energy(0.0, q))(q)
+        _, pull = jax.vjp(lambda v: system.rate(0.0, q, v), v)
+        damping = jax.grad(lambda v: system.dissipation(0.0, q, v))(v)
+        return -pull(slope)[0], -damping, system.force(0.0, q, v, None, u)
+
+    return model, functools.partial(jax.jit(forces), system)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_springs_dampers_and_motors_of_balls_and_free_bodies(balls, seed):
+    """Quaternions of either sign, as MuJoCo takes the shorter way, too."""
+    (model, forces), rng = balls, np.random.default_rng(seed)
+    data = MUJOCO.MjData(model)
+    data.qpos = rng.normal(size=11)
+    data.qpos[3:7] /= np.linalg.norm(data.qpos[3:7])
+    data.qpos[7:] /= np.linalg.norm(data.qpos[7:])
+    data.qvel, data.ctrl = rng.normal(size=9), rng.normal(size=2)
+    MUJOCO.mj_forward(model, data)
+    found = forces(*map(jnp.asarray, (data.qpos, data.qvel, data.ctrl)))
+    theirs = (data.qfrc_spring, data.qfrc_damper, data.qfrc_actuator)
+    for what, value, other in zip(("spring", "damper", "motors"), found, theirs, strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-11, atol=1e-11, err_msg=what)
