@@ -13,6 +13,7 @@ from jaxdae.kernels.llvm.registers import Condition, Number
 from jaxdae.kernels.llvm.writer import Writer
 from jaxdae.kernels.tracing.loops import Loop
 from jaxdae.kernels.tracing.product_parts import OneRow, Rank
+from jaxdae.kernels.tracing.subprograms import ConditionalCall
 
 # Products of dense matrices.
 
@@ -375,3 +376,44 @@ class _LoopWriter(Writer):
             value = self.repeated(self.load(self.scalar, self.place(self.scalar, source, j)))
             self.store(self.vector, value, self.place(self.vector, room, j))
         return room
+
+
+# Programs that are not wanted at each call.
+
+
+def conditional_function(one: ConditionalCall, width: int, dtype: Any) -> Definition:
+    """The function `@name(pointer to the condition, to each argument, to each result)`.
+
+    The condition is a number of each lane that is not zero where the lane wants the program.
+    """
+    w = Writer(width, dtype)
+    program = one.program
+    inputs = [f"%a{i}_" for i in range(len(program.program.inputs))]
+    outputs = [(f"%r{i}_", x.size) for i, x in enumerate(program.results)]
+    wanted = Number(w, w.load(w.vector, "%wanted")).differs(0.0)
+    others = list(zip(outputs, one.otherwise, strict=True))
+    with w.if_else(wanted.anywhere()) as (then, otherwise):
+        with then:
+            w.invoke("void", program.name, *(f"ptr {x}" for x in (*inputs, *(x for x, _ in outputs))))
+            with w.if_then((~wanted).anywhere()):
+                for (result, size), number in others:
+                    with w.turns(0, size) as turns:
+                        place = w.place(w.vector, result, turns.index)
+                        other = _otherwise(w, number, turns.index)
+                        value = Number(w, w.load(w.vector, place))
+                        w.store(w.vector, wanted.choose(value, other), place)
+        with otherwise:
+            for (result, size), number in others:
+                with w.turns(0, size) as turns:
+                    other = _otherwise(w, number, turns.index)
+                    w.store(w.vector, other, w.place(w.vector, result, turns.index))
+    parameters = ["%wanted", *inputs, *(x for x, _ in outputs)]
+    text = ", ".join(f"ptr noalias {x}" for x in parameters)
+    return w.define(one.name, text, attributes="noinline ")
+
+
+def _otherwise(w: Writer, number: int | None, index: str) -> Number:
+    """What a result is in a lane that does not want it."""
+    if number is None:
+        return Number(w, w.number(0.0))
+    return Number(w, w.load(w.vector, w.place(w.vector, f"%a{number}_", index)))

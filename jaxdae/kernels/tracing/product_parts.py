@@ -258,9 +258,10 @@ def factored(program: Any) -> tuple[Any, tuple[Pieces, ...]]:
     for i, shape in enumerate(program.results):
         nodes = program.outputs[at : at + shape.size]
         at += nodes.size
-        # The first result, the cotangent of a state, is always given.
-        empty = i > 0 and nodes.size >= OUTER and not (nodes != graph.constant(0.0)).any()
-        parts = [(Zeros(0, nodes.size), ())] if empty else _parts(graph, nodes)
+        # The first result, a state or its cotangent, is always given as it is.
+        empty = nodes.size >= OUTER and not (nodes != graph.constant(0.0)).any()
+        found = [(Zeros(0, nodes.size), ())] if empty else _parts(graph, nodes)
+        parts = found if i > 0 else []
         pieces.append(Pieces(shape, tuple(part for part, _ in parts)))
         rest = [nodes[a:b] for a, b in pieces[-1].rest]
         outputs += [nodes] if not parts else [np.concatenate(rest)] if rest else []
