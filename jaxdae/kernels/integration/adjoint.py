@@ -48,7 +48,8 @@ def adjoint_steps(
 
 def _entries(run: Any) -> int:
     """Numbers that are kept of a fixed step: what it begins from, and rates."""
-    return _extended(run) + run.problem.states * run.problem.method.evaluations(run.saving.times)
+    evaluations = run.problem.method.evaluations(run.saving.times)
+    return _extended(run) + run.problem.moving.count * evaluations
 
 
 def _extended(run: Any) -> int:
@@ -106,7 +107,7 @@ class _Adjoint:
         self.k_bar = lanes.array(self.dense)
         self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.extended)
         # The rates of one step, which follow its state where both are kept.
-        self.rate_size = problem.method.evaluations(run.saving.times) * self.n
+        self.rate_size = problem.method.evaluations(run.saving.times) * problem.moving.count
         self.rates = lanes.array(self.rate_size)
         self.any = lanes.variable(0)
         self.rows = None

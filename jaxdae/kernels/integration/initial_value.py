@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import diffrax
@@ -72,6 +73,41 @@ class _Parted(NamedTuple):
         where = ConditionalCall(self.rest, (len(varying) - 1, *others))
         number = jnp.asarray(wanted).astype(varying[-1].dtype)
         return assembled(call(where, number, *arguments), self.pieces)
+
+
+class _Entries:
+    """Some of the entries of vectors.
+
+    Args:
+        chosen: whether each is one of them.
+    """
+
+    def __init__(self, chosen: np.ndarray):
+        self.count = int(chosen.sum())
+        self._all = bool(chosen.all())
+        ends = [0, *(np.flatnonzero(np.diff(chosen)) + 1).tolist(), chosen.size]
+        self._runs = [(a, b, bool(chosen[a])) for a, b in pairwise(ends)]
+
+    def of(self, x) -> jax.Array:
+        """These entries of arrays, of their last axis."""
+        if self._all:
+            return x
+        return jnp.concatenate([x[..., a:b] for a, b, chosen in self._runs if chosen], -1)
+
+    def among(self, some, others) -> jax.Array:
+        """All entries, from these and arrays that have the others."""
+        if self._all:
+            return some
+        parts, at = [], 0
+        for a, b, chosen in self._runs:
+            parts.append(some[..., at : at + b - a] if chosen else others[..., a:b])
+            at += (b - a) * chosen
+        return jnp.concatenate(parts, -1)
+
+    def alone(self, some) -> jax.Array:
+        """All entries, where the others are zero."""
+        size = self._runs[-1][1]
+        return self.among(some, jnp.zeros((*some.shape[:-1], size), some.dtype))
 
 
 class _Rate(NamedTuple):
@@ -170,6 +206,19 @@ class InitialValueProblem:
     def remembered(self) -> int:
         """Those of them on which a step depends: derivatives go through them as through states."""
         return self.carried if self.method.remembers else 0
+
+    @property
+    def moving(self) -> "_Entries":
+        """Those states whose rate is not known to be zero, which are all that steps change."""
+        return self.once("moving", self._moving)
+
+    def _moving(self) -> "_Entries":
+        moves = np.ones(self.states, bool)
+        if self.method.evaluates_only:
+            rate = self._forward()[0].rest.program
+            zero = [rate.graph.value(int(x)) for x in rate.outputs[: self.states]]
+            moves = np.array([x is None or x != 0 for x in zero])
+        return _Entries(moves if moves.any() else np.ones(self.states, bool))
 
     @property
     def dense(self) -> int:
@@ -382,10 +431,11 @@ class InitialValueProblem:
 
         Few entries are scalars; many are gone through in a loop, which compiles at once.
         """
-        if self.states <= _IN_REGISTERS:
+        entries = self.moving.count
+        if entries <= _IN_REGISTERS:
             return function(*arguments)
         each = subprogram(
-            name, function, *arguments, wrt=wrt, entries=self.states, made=self._subprograms
+            name, function, *arguments, wrt=wrt, entries=entries, made=self._subprograms
         )
         return each(*arguments)[0]
 
@@ -629,14 +679,15 @@ def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool)
             return rates[-1]
 
         end, _ = whole_step(t0, t1, start, arguments, rate if used else None)
-        return end, jnp.reshape(jnp.stack(rates[:used]) if used else start[:0], (used, n))
+        kept = problem.moving.of(jnp.stack(rates[:used])) if used else start[:0]
+        return end, jnp.reshape(kept, (used, problem.moving.count))
 
     def transposed_step(t0, t1, start, *rest):
         arguments, rates, bars = rest[:count], rest[count], rest[count + 1 :]
 
         def run(start, *some):
             # They need not be computed again: an evaluation of which nothing depends has none.
-            known, given_now = iter(rates), replaced(arguments, active, some)
+            known, given_now = iter(problem.moving.alone(rates)), replaced(arguments, active, some)
             rate = _derivable_rate(problem, active, given_now, known)
             end, result = whole_step(t0, t1, start, given_now, rate, active)
             return (end, *_dense(result, dense))
@@ -652,7 +703,7 @@ def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool)
 
         return jax.vjp(begin, y, *(arguments[i] for i in active))[1](bar)
 
-    rates = jax.ShapeDtypeStruct((used, n), problem.dtype)
+    rates = jax.ShapeDtypeStruct((used, problem.moving.count), problem.dtype)
     kinds = ("t", "t", extended, *arguments)
     transposed = problem.program(
         "transposed_step", transposed_step, *kinds, rates, extended, *"d" * dense
@@ -711,9 +762,26 @@ def _step(
         return StepResult(y1.ravel(), lambda: error.ravel(), carry.ravel(), lambda: dense)
     rate = _rate(problem, arguments) if rate is None else rate
     carry = carry if problem.carried else None
-    result = problem.method.step(rate, t0, t1, y0, carry, problem.each)
+    result = _moved(problem, rate, t0, t1, y0, carry)
     y1 = _changed(problem, active, t1, result.y1, arguments)
     return result._replace(y1=y1, carry=result.carry[: problem.carried])
+
+
+def _moved(problem: InitialValueProblem, rate, t0, t1, y0, carry) -> Any:
+    """A step of the method, which leaves alone what has no rate."""
+    method, moving = problem.method, problem.moving
+    if not method.evaluates_only or moving.count == problem.states:
+        return method.step(rate, t0, t1, y0, carry, problem.each)
+    some = None if carry is None else moving.of(carry)
+    rate_of = lambda t, y: moving.of(rate(t, moving.among(y, y0)))  # noqa: E731
+    result = method.step(rate_of, t0, t1, moving.of(y0), some, problem.each)
+    return StepResult(
+        moving.among(result.y1, y0),
+        lambda: moving.alone(jnp.broadcast_to(result.error(), (moving.count,))),
+        moving.alone(result.carry) if result.carry.size else result.carry,
+        lambda: moving.alone(result.dense()),
+        result.counts,
+    )
 
 
 def _dense(result, wanted: bool) -> list:
