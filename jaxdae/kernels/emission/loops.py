@@ -518,7 +518,9 @@ def conditional_function(one: ConditionalCall, width: int, dtype: Any) -> Defini
     others = list(zip(outputs, one.otherwise, strict=True))
     with w.if_else(wanted.anywhere()) as (then, otherwise):
         with then:
-            w.invoke("void", program.name, *(f"ptr {x}" for x in (*inputs, *(x for x, _ in outputs))))
+            w.invoke(
+                "void", program.name, *(f"ptr {x}" for x in (*inputs, *(x for x, _ in outputs)))
+            )
             with w.if_then((~wanted).anywhere()):
                 for (result, size), number in others:
                     with w.turns(0, size) as turns:

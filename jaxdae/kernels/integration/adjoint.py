@@ -631,14 +631,16 @@ class _Sum(_Cotangent):
 
     def __init__(self, lanes: Lanes, pieces: Pieces, out: Buffer, summed: bool):
         super().__init__(lanes, pieces, out, summed)
-        self._products = [
-            SummedProduct(x.part, lanes.width) if isinstance(x.part, Rank) else None
-            for x in self._pairs
-        ]
-        self._vectors = [
-            -(-x.part.rows * x.part.size // lanes.width) if one is None else one.vectors
-            for x, one in zip(self._pairs, self._products, strict=True)
-        ]
+        self._products: list[SummedProduct | None] = []
+        self._vectors: list[int] = []
+        for one in self._pairs:
+            part, product = one.part, None
+            if isinstance(part, Rank):
+                product = SummedProduct(part, lanes.width)
+                self._vectors.append(product.vectors)
+            else:
+                self._vectors.append(-(-part.rows * part.size // lanes.width))
+            self._products.append(product)
         self._tables = [lanes.array(x) for x in self._vectors]
 
     @property
@@ -656,8 +658,9 @@ class _Sum(_Cotangent):
 
     def adding(self, part: Rank | OneRow, number: int) -> tuple[Definition, Any]:
         product, kind = self._products[number], (self.lanes.width, self.lanes.dtype)
-        if product is None:
+        if isinstance(part, OneRow):
             return row_onto_sum(part, *kind), self._tables[number]
+        assert product is not None
         return product.function(self.lanes.dtype), self._tables[number]
 
     def store_block(self, block) -> None:

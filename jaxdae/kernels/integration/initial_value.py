@@ -353,7 +353,9 @@ class InitialValueProblem:
         def make() -> _Parted:
             shapes = self.shapes(*kinds)
             traced = scalarize(function, *shapes, varying=varying, loops=True, signed=signed)
-            program, pieces = factored(traced)
+            program, pieces = factored(
+                traced, first=1
+            )  # the first result is a state or its cotangent
             first, rest = split_invariants(program, varying)
             numbers = tuple(range(len(self.parameters)))
             return _Parted(
@@ -708,7 +710,7 @@ def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool)
     transposed = problem.program(
         "transposed_step", transposed_step, *kinds, rates, extended, *"d" * dense
     )
-    transposed.program, pieces = factored(transposed.program)
+    transposed.program, pieces = factored(transposed.program, first=1)
     programs = [
         *problem.preparations(active),
         problem.program("plain_step", plain_step, *kinds),
