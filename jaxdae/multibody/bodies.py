@@ -117,19 +117,42 @@ class Body(Module):
 
 
 class AbstractLoop(Module):
-    """What closes a loop: position constraints between two bodies, or two joints."""
+    """What closes a loop: constraints between two bodies, or two joints."""
 
     name: eqx.AbstractVar[str]
 
     @abc.abstractmethod
     def residuals(
-        self, poses: dict[str | None, Pose], values: dict[str, Float[Array, " _"]]
+        self, t, poses: dict[str | None, Pose], values: dict[str, Float[Array, " _"]]
     ) -> Float[Array, " rows"]:
-        """Residuals, from poses of bodies (the ground is `None`) and coordinates of joints."""
+        """Residuals of its position constraints.
+
+        Args:
+            t: time [s].
+            poses: of bodies by name; the ground is `None`.
+            values: coordinates of joints by name.
+        """
 
     @abc.abstractmethod
     def constraints(self, units: dict[str, str]) -> tuple[tuple[str, str], ...]:
         """Name and unit of each residual, from units of joints."""
+
+    def velocity_residuals(
+        self, t, poses: dict[str | None, Pose], twists: dict[str | None, Twist]
+    ) -> Float[Array, " rows"]:
+        """Residuals of its velocity constraints, those that no position constraint has.
+
+        Args:
+            t: time [s].
+            poses: of bodies by name; the ground is `None`.
+            twists: how they move, each in its own axes.
+        """
+        del t, twists
+        return jnp.zeros(0, poses[None].place.dtype)
+
+    def velocity_constraints(self) -> tuple[tuple[str, str], ...]:
+        """Name and unit of each residual of a velocity constraint."""
+        return ()
 
 
 def _axes(values: str) -> str:
@@ -161,8 +184,8 @@ class Connection(AbstractLoop):
     other: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     axes: str = eqx.field(static=True, default="xyz", converter=_axes)
 
-    def residuals(self, poses, values):
-        del values
+    def residuals(self, t, poses, values):
+        del t, values
         apart = poses[self.first].point(self.anchor) - poses[self.second].point(self.other)
         return apart[np.array(["xyz".index(x) for x in self.axes])]
 
@@ -193,8 +216,8 @@ class Weld(AbstractLoop):
     other: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     orientation: Float[Array, " 4"] = eqx.field(converter=_quaternion, default=(1.0, 0.0, 0.0, 0.0))
 
-    def residuals(self, poses, values):
-        del values
+    def residuals(self, t, poses, values):
+        del t, values
         one, two = poses[self.first], poses[self.second]
         wanted = one.turn @ rotations.from_quaternion(self.orientation)
         apart = one.point(self.anchor) - two.point(self.other)
@@ -233,8 +256,8 @@ class Coupling(AbstractLoop):
     coefficients: Float[Array, " c"] = eqx.field(converter=_polynomial, default=(0.0, 1.0))
     references: tuple[float, float] = (0.0, 0.0)
 
-    def residuals(self, poses, values):
-        del poses
+    def residuals(self, t, poses, values):
+        del t, poses
         follows = values[self.joint][0] - self.references[0]
         if self.by is None:
             return jnp.stack([follows - self.coefficients[0]])
