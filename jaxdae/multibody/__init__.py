@@ -13,6 +13,12 @@ from jaxdae.multibody.mujoco import (
     ImportedMechanism as ImportedMechanism,
     read_mujoco as read_mujoco,
 )
+from jaxdae.multibody.reactions import (
+    Reaction as Reaction,
+    Reactions as Reactions,
+    reactions as reactions,
+    reactions_at as reactions_at,
+)
 from jaxdae.multibody.system import Multibody as Multibody
 
 __all__ = _names.public(globals())
