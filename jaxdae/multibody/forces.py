@@ -278,8 +278,9 @@ def total_load(
     for force, own_w, own_u in shares(forces, w, u, motion.gravity.dtype):
         load = force.load(t, motion, own_w, own_u)
         _check_load(force.name, load, motion)
+        on_bodies = {k: x for k, x in load.wrenches.items() if k is not None}
         # Before sums: kernels of single precision have no numbers of double precision.
-        total = total.plus(in_dtype(load, motion.gravity.dtype))
+        total = total.plus(in_dtype(Load(on_bodies, load.joints), motion.gravity.dtype))
     return total
 
 
@@ -315,9 +316,21 @@ def applied_wrenches(
 
 
 def shares(forces: Sequence[AbstractForce], w, u, dtype):
-    """Of each element: itself, its states, its inputs; zeros where `w` or `u` is `None`."""
-    w = jnp.zeros(sum(len(x.states()) for x in forces), dtype) if w is None else w
-    u = jnp.zeros(sum(len(x.inputs()) for x in forces), dtype) if u is None else jnp.asarray(u)
+    """Of each element: itself, its states, its inputs; zeros where `w` or `u` is `None`.
+
+    Raises:
+        ValueError: for too few states or inputs.
+    """
+    states = [name for x in forces for name, _ in x.states()]
+    inputs = [name for x in forces for name, _ in x.inputs()]
+    w = jnp.zeros(len(states), dtype) if w is None else w
+    u = jnp.zeros(len(inputs), dtype) if u is None else jnp.asarray(u, dtype)
+    for what, given, names in (("actuator states", w, states), ("control inputs", u, inputs)):
+        if given.shape[-1] < len(names):
+            raise ValueError(
+                f"Multibody: motors and forces have {len(names)} {what} ({', '.join(names)}); got "
+                f"{given.shape[-1]}. start() has the states, a controller gives the inputs."
+            )
     at_w = at_u = 0
     for force in forces:
         k, s = len(force.states()), len(force.inputs())
@@ -366,9 +379,8 @@ def generalized(
         jnp.asarray(load.joints.get(k, jnp.zeros_like(x)), v.dtype) for k, x in speeds.items()
     ]
     total = jnp.concatenate([*joints, jnp.zeros(0, v.dtype)])
-    wrenches = {k: x for k, x in load.wrenches.items() if k is not None}
-    if wrenches:
-        _, pull = jax.vjp(lambda v: {k: twists_of(v)[k] for k in wrenches}, v)
-        dual = {name: Twist(x.force, x.torque) for name, x in wrenches.items()}
+    if load.wrenches:
+        _, pull = jax.vjp(lambda v: {k: twists_of(v)[k] for k in load.wrenches}, v)
+        dual = {name: Twist(x.force, x.torque) for name, x in load.wrenches.items()}
         total = total + pull(dual)[0]
     return total
