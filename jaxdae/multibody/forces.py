@@ -1,5 +1,6 @@
 """The contract of force elements, and the generalized force that loads on bodies and joints are."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -78,7 +79,8 @@ class Wrench(NamedTuple):
         return cls(pose.turn.T @ slope.place, 2 * vector(pose.turn.T @ slope.turn))
 
 
-class Load(Module):
+@dataclasses.dataclass(frozen=True)
+class Load:
     """What acts on bodies and on joints.
 
     Args:
@@ -86,8 +88,8 @@ class Load(Module):
         joints: forces or torques by joint, of the shape of its velocities.
     """
 
-    wrenches: dict[str | None, Wrench] = eqx.field(default_factory=dict)
-    joints: dict[str, Float[Array, " size"]] = eqx.field(default_factory=dict)
+    wrenches: dict[str | None, Wrench] = dataclasses.field(default_factory=dict)
+    joints: dict[str, Float[Array, " size"]] = dataclasses.field(default_factory=dict)
 
     def plus(self, other: "Load") -> "Load":
         """Both together."""
@@ -278,9 +280,12 @@ def total_load(
     for force, own_w, own_u in shares(forces, w, u, motion.gravity.dtype):
         load = force.load(t, motion, own_w, own_u)
         _check_load(force.name, load, motion)
-        on_bodies = {k: x for k, x in load.wrenches.items() if k is not None}
+        on_bodies: dict[str | None, Wrench] = {
+            k: x for k, x in load.wrenches.items() if k is not None
+        }
         # Before sums: kernels of single precision have no numbers of double precision.
-        total = total.plus(in_dtype(Load(on_bodies, load.joints), motion.gravity.dtype))
+        own = in_dtype((on_bodies, load.joints), motion.gravity.dtype)
+        total = total.plus(Load(*own))
     return total
 
 
