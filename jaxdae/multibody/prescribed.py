@@ -68,7 +68,7 @@ class PrescribedPoint(AbstractLoop):
     """
 
     name: str = eqx.field(static=True)
-    first: str = eqx.field(static=True)
+    first: str | None = eqx.field(static=True)
     function: Callable
     anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     axes: str = eqx.field(static=True, default="xyz", converter=axes_of_space)

@@ -1,7 +1,5 @@
 """Joints that close loops, against the same joints in a tree, and against known motions."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,20 +35,24 @@ AXIS, PIN, ANCHOR = np.array([0.36, 0.48, 0.8]), np.array([0.8, -0.6, 0.0]), np.
 SPOT = PLACE + TURN.apply(ANCHOR)
 PITCH = 0.3
 POINTS = {"anchor": SPOT, "other": ANCHOR}
+THERE = {"axis": TURN.apply(AXIS)}
 AXES = {"axis": TURN.apply(AXIS), "other_axis": AXIS}
 NORMALS = {"normal": TURN.apply(AXIS), "other_normal": AXIS}
 # Name, joints in the tree, the joint that closes a loop, its number of equations.
 PAIRS = [
-    ("hinge", Hinge("hinge", AXIS, anchor=ANCHOR), HingeLoop("hinge", "base", "hinge", **POINTS, **AXES), 5),
+    ("hinge", Hinge("hinge", AXIS, anchor=ANCHOR),
+     HingeLoop("hinge", "base", "hinge", **POINTS, **AXES), 5),
     ("slide", Slide("slide", AXIS),
-     SlideLoop("slide", "base", "slide", **POINTS, axis=AXES["axis"], orientation=QUATERNION), 5),
-    ("shaft", cylindrical("shaft", AXIS, ANCHOR), CylindricalLoop("shaft", "base", "shaft", **POINTS, **AXES), 4),
+     SlideLoop("slide", "base", "slide", **POINTS, **THERE, orientation=QUATERNION), 5),
+    ("shaft", cylindrical("shaft", AXIS, ANCHOR),
+     CylindricalLoop("shaft", "base", "shaft", **POINTS, **AXES), 4),
     ("cross", universal("cross", AXIS, PIN, ANCHOR),
-     UniversalLoop("cross", "base", "cross", **POINTS, axis=AXES["axis"], other_axis=PIN), 4),
+     UniversalLoop("cross", "base", "cross", **POINTS, **THERE, other_axis=PIN), 4),
     ("plane", planar("plane", AXIS), PlanarLoop("plane", "base", "plane", **POINTS, **NORMALS), 3),
     ("ball", Ball("ball", ANCHOR), Connection("ball", "base", "ball", **POINTS), 3),
     ("screw", cylindrical("screw", AXIS, ANCHOR),
-     ScrewLoop("screw", "base", "screw", **POINTS, axis=AXES["axis"], pitch=PITCH, orientation=QUATERNION), 5),
+     ScrewLoop("screw", "base", "screw", **POINTS, **THERE, pitch=PITCH,
+               orientation=QUATERNION), 5),
     ("fixed", (), Weld("fixed", "base", "fixed", **POINTS, orientation=QUATERNION), 6),
 ]  # fmt: skip
 
