@@ -1,16 +1,19 @@
 """Joints of a tree that are several hinges and slides in a row: for the `joints` of a `Body`."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxdae.checks import fails
 from jaxdae.multibody import rotations
 from jaxdae.multibody.joints import Hinge, Slide, unit_vector
 
 _ORIGIN = (0.0, 0.0, 0.0)
-_EX, _EY, _EZ = np.eye(3)
+_EX, _EY, _EZ = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
 
 
-def cylindrical(name: str, axis=_EZ, anchor=_ORIGIN) -> tuple[Slide, Hinge]:
+def cylindrical(
+    name: str, axis: ArrayLike = _EZ, anchor: ArrayLike = _ORIGIN
+) -> tuple[Slide, Hinge]:
     """A shaft in its bush: a displacement along an axis [m] and an angle about it [rad].
 
     Args:
@@ -24,7 +27,9 @@ def cylindrical(name: str, axis=_EZ, anchor=_ORIGIN) -> tuple[Slide, Hinge]:
     return Slide(f"{name} along", axis), Hinge(f"{name} about", axis, anchor=anchor)
 
 
-def universal(name: str, axis=_EX, other_axis=_EY, anchor=_ORIGIN) -> tuple[Hinge, Hinge]:
+def universal(
+    name: str, axis: ArrayLike = _EX, other_axis: ArrayLike = _EY, anchor: ArrayLike = _ORIGIN
+) -> tuple[Hinge, Hinge]:
     """A universal joint (Cardan, Hooke): two angles about pins that cross [rad].
 
     The first pin is held by the parent, the second one by the body; in every position they are
@@ -49,7 +54,9 @@ def universal(name: str, axis=_EX, other_axis=_EY, anchor=_ORIGIN) -> tuple[Hing
     return first, second
 
 
-def planar(name: str, normal=_EZ, along=None) -> tuple[Slide, Slide, Hinge]:
+def planar(
+    name: str, normal: ArrayLike = _EZ, along: ArrayLike | None = None
+) -> tuple[Slide, Slide, Hinge]:
     """A plane on a plane: two displacements [m] and an angle about the normal [rad].
 
     A mechanism that moves in a plane has such joints in place of free ones: three coordinates for
