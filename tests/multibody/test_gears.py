@@ -60,6 +60,7 @@ def test_teeth_that_mesh_move_together(other_axis):
     np.testing.assert_allclose(jac @ speeds, 0.0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_gears_and_racks_are_the_couplings_of_their_joints():
     """Accelerations of bodies that are coupled by teeth and by coordinates agree."""
 

@@ -33,6 +33,7 @@ def _velocities(system, q, name, velocity, spin):
     return jnp.asarray(np.linalg.lstsq(jac, np.concatenate([velocity, spin]))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["plain", "native"])
 def test_a_wheel_that_leans_rolls_on_a_circle(backend):
     """Steady motion of a heavy disk, by the balance of angular momentum about its centre.
@@ -62,12 +63,7 @@ def test_a_wheel_that_leans_rolls_on_a_circle(backend):
     # Errors of a method of order 4 at this step.
     np.testing.assert_allclose(run.q[-1, :3], middle + around.apply(centre - middle), atol=1e-6)
     np.testing.assert_allclose(axle, around.apply(turn.apply(UP)), atol=1e-6)
-    assert system.labels().constraints == (
-        "rim height",
-        "length of wheel",
-        "rim along",
-        "rim across",
-    )
+    assert system.labels().constraints == ("rim height", "rim along", "rim across")
 
 
 def _acceleration(system, q, v, u=None):
@@ -98,6 +94,7 @@ def test_a_sphere_rolls_down_a_slope_with_five_sevenths_of_the_weight():
     np.testing.assert_allclose(a[:3], 5 / 7 * g * np.sin(slope) * down, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "ratio", "share"), [("sphere", 0.4, 2 / 7), ("disk", 0.5, 1 / 3)])
 def test_what_rolls_on_a_board_lags_behind_it(kind, ratio, share):
     """With the inertia `k m r^2` it has the share `k / (1 + k)` of the board's acceleration."""
@@ -120,6 +117,7 @@ def test_what_rolls_on_a_board_lags_behind_it(kind, ratio, share):
     np.testing.assert_allclose(a[:4], [expected, share * expected, 0, 0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_equations_of_a_wheel_that_joints_say_already_are_left_out():
     """A cart on two wheels with one axle, kept upright: no redundant equation, two freedoms.
 
