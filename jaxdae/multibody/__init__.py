@@ -8,6 +8,7 @@ from jaxdae.multibody.bodies import (
     Motor as Motor,
     Weld as Weld,
 )
+from jaxdae.multibody.examination import doctor as doctor, LoopReport as LoopReport
 from jaxdae.multibody.joints import Ball as Ball, Free as Free, Hinge as Hinge, Slide as Slide
 from jaxdae.multibody.mujoco import (
     ImportedMechanism as ImportedMechanism,
