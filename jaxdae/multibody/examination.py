@@ -13,7 +13,7 @@ from jaxdae.diagnosis.failure import SimulationError
 from jaxdae.multibody.exact_motion import exact_motion, ExactMotion, Mobility, mobility
 from jaxdae.multibody.mjcf_settings import write_settings
 from jaxdae.multibody.mujoco import compiled, load_mujoco, Names, read_mujoco
-from jaxdae.multibody.soft_constraints import Setting, setting_for_step
+from jaxdae.multibody.soft_constraints import Setting, setting_for_step, Softness
 from jaxdae.multibody.soft_runs import equalities, Equality, run, SoftRun, Start, start_of
 from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_positive_number
@@ -24,6 +24,8 @@ from jaxdae.tables import table
 _STEPS = (1, 2, 4, 8, 16)
 # A suggestion leaves at most this part of the drift; below this size there is none [m or rad].
 _WORTHWHILE, _NO_DRIFT = 0.9, 1e-12
+# Residuals of exact loops below this size are not written as numbers [m or rad].
+_ROUND_OFF = 1e-12
 # A difference is of the steps where another integrator leaves at most this part of it.
 _MUCH_LESS = 0.1
 
@@ -309,7 +311,7 @@ def _drifts(report: LoopReport) -> Iterator[str]:
         [
             [
                 name, f"{setting.solref[0]:g} {setting.solref[1]:g}", soft.frequency,
-                soft.damping_ratio, soft.factor(report.integrator, dt), soft.impedance, str(drift),
+                soft.damping_ratio, _per_step(report, soft), soft.impedance, str(drift),
                 *([str(tried.drift[i])] if shows and tried is not None else []),
             ]
             for i, (name, setting, soft, drift) in enumerate(
@@ -328,6 +330,11 @@ def _drifts(report: LoopReport) -> Iterator[str]:
         )
     yield ""
     yield from _suggested(report)
+
+
+def _per_step(report: LoopReport, soft: Softness) -> float:
+    """Without round-off of double roots that vanish."""
+    return round(soft.factor(report.integrator, report.timestep), 4)
 
 
 def _raised(report: LoopReport) -> Iterator[str]:
@@ -352,7 +359,7 @@ def _suggested(report: LoopReport) -> Iterator[str]:
         times = "" if own.given_up is not None else f"; MuJoCo measures {1 / part:.2g} times less"
         yield (
             f"  {soft.frequency:.4g} rad/s, damping ratio {soft.damping_ratio:.2g}, "
-            f"{soft.factor(report.integrator, report.timestep):.2g} per step{times}"
+            f"{_per_step(report, soft):.2g} per step{times}"
         )
         if report.written is not None:
             kept = "" if report.not_kept is None else f" {report.not_kept}"
@@ -401,7 +408,8 @@ def _motions(report: LoopReport) -> Iterator[str]:
     if exact is None:
         return
     own, tried = (", ".join(map(str, x)) for x in report.differences)
-    yield f"from the motion with exact loops (to {exact.violation:.1g}) MuJoCo's differs by {own}"
+    closed = "round-off" if exact.violation < _ROUND_OFF else f"{exact.violation:.1g}"
+    yield f"from the motion with exact loops (closed to {closed}) MuJoCo's differs by {own}"
     if report.suggestion is not None and tried:
         yield f"  with the suggestion by {tried}"
     if report.by_rk4 is not None:

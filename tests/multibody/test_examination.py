@@ -180,7 +180,7 @@ def mujoco_alone(monkeypatch):
         ),
         (
             "<mujoco><worldbody><body><joint/><geom size='1'/></body></worldbody></mujoco>", {},
-            "the file has no equality constraints: no loop can drift. Loops are closed by <connect>",
+            "the file has no equality constraints: no loop can drift. Loops are closed by <conn",
         ),
         (
             "<mujoco><worldbody><body name='a'><geom size='1'/></body></worldbody><equality>"
