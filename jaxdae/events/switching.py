@@ -132,6 +132,12 @@ class _WithModes(System):
     def mass_matrix(self, t, q):
         return self.inner.mass_matrix(t, self.own(q))
 
+    def bias_force(self, t, q, v):
+        return self.inner.bias_force(t, self.own(q), v)
+
+    def forward_dynamics(self, t, q, v, force):
+        return self.inner.forward_dynamics(t, self.own(q), v, force)
+
     def labels(self) -> Labels:
         given, n = self.inner.labels(), self.coordinates
         modes = tuple(f"{given.constraint(i)} holds" for i in self.rows)

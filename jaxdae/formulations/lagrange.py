@@ -28,6 +28,7 @@ from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSolve, AutomaticSolve, Capabilities
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems.dynamics import free_dynamics, FreeDynamics
 from jaxdae.systems.kinematics import coordinate_rate
 
 # Of violations: a gain, or a function `alpha(t, q, v)`.
@@ -109,11 +110,23 @@ class Multipliers(AbstractLagrangeFormulation):
         undetermined = partial(_why_undetermined, self)
         return Examination(start=undetermined, stop=partial(undetermined, nearly=True))
 
-    def dynamics(self, system, t, y, u, lam):
+    def dynamics(self, system, t, y, u, lam) -> Any:
+        # Forces that depend on the multipliers are found with the mass matrix.
+        if lam is None and getattr(self.solve, "takes_free_dynamics", False):
+            free = free_dynamics(system, t, y.q, y.v, y.w, u)
+            if free is not None:
+                return free
         return self.solve.dynamics(evaluate, system, t, y, u, lam)
 
     def accelerate(self, dynamics, rhs):
-        return self.solve.accelerate(dynamics, rhs)
+        if not isinstance(dynamics, FreeDynamics):
+            return self.solve.accelerate(dynamics, rhs)
+        if rhs.size == 0:
+            return dynamics.free, rhs
+        solve: Any = self.solve
+        rows, jac = jax.vmap(dynamics.solve)(dynamics.jac), dynamics.jac
+        product = jnp.concatenate([jac @ rows.T, (jac @ dynamics.free)[:, None]], axis=1)
+        return solve.from_free(dynamics.free, rows.T, product, rhs)
 
 
 def _why_undetermined(formulation: Multipliers, system, t, y, *, nearly=False) -> str | None:

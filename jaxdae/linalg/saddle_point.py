@@ -97,6 +97,22 @@ class AbstractSaddlePointSolve(AbstractSolve):
     def accelerate(self, dynamics, rhs):
         return self(dynamics.mass, dynamics.force, dynamics.jac, rhs)
 
+    @property
+    def takes_free_dynamics(self) -> bool:
+        """Whether it asks for no mass matrix where accelerations without constraints are known."""
+        return False
+
+    def from_free(self, free, mobility, product, rhs):
+        """Acceleration and multipliers from accelerations without constraints.
+
+        Args:
+            free: these, `M^-1 f`, shape `(n,)`.
+            mobility: `M^-1 J^T`, shape `(n, c)`.
+            product: `J` times mobility, then times free, shape `(c, c+1)`.
+            rhs: `s`, shape `(c,)`.
+        """
+        raise NotImplementedError
+
     def with_rank(self, rank: Float[Array, ""]) -> "AbstractSaddlePointSolve":
         """The policy with the rank of `J` that holds along a motion, where it asks for one.
 
@@ -148,6 +164,13 @@ class FullRankSolve(AbstractSaddlePointSolve):
     def capabilities(self):
         return Capabilities(finds_reaction_forces=True)
 
+    @property
+    def takes_free_dynamics(self):
+        return True
+
+    def from_free(self, free, mobility, product, rhs):
+        return _from_free(mobility, free, product, rhs)
+
     def __call__(self, mass, force, jac, rhs):
         n, c = force.shape[0], rhs.shape[0]
         if mass.shape != (n, n) or jac.shape != (c, n):
@@ -176,9 +199,12 @@ class FullRankSolve(AbstractSaddlePointSolve):
 
 
 def _by_range_space(mass, jac, force, rhs):
-    mobility, free, product = _to_constraints(mass, jac, force)
+    return list(_from_free(*_to_constraints(mass, jac, force), rhs))
+
+
+def _from_free(mobility, free, product, rhs):
     lam = solve_positive_definite(product[:, :-1], product[:, -1] - rhs)
-    return [free - _product(mobility, lam[:, None])[:, 0], lam]
+    return free - _product(mobility, lam[:, None])[:, 0], lam
 
 
 def _to_constraints(mass, jac, force):
@@ -208,6 +234,13 @@ class AutomaticSolve(AbstractSaddlePointSolve):
 
     def resolved(self, dependent):
         return _MINIMUM_NORM if dependent else _FULL_RANK
+
+    @property
+    def takes_free_dynamics(self):
+        return True
+
+    def from_free(self, free, mobility, product, rhs):
+        return _FULL_RANK.from_free(free, mobility, product, rhs)
 
     def __call__(self, mass, force, jac, rhs):
         return _FULL_RANK(mass, force, jac, rhs)
@@ -274,7 +307,8 @@ class MinimumNormSolve(AbstractSaddlePointSolve):
 
     def __call__(self, mass, force, jac, rhs):
         if self.rank is not None and rhs.size:
-            return self._at_rank(mass, force, jac, rhs)
+            mobility, free, product = _to_constraints(mass, jac, force)
+            return self.from_free(free, mobility, product, rhs)
         factor = jnp.linalg.cholesky(mass)
         free = _lower_solve(factor, force)
         if rhs.size == 0:
@@ -285,8 +319,11 @@ class MinimumNormSolve(AbstractSaddlePointSolve):
         lam = -_pseudo_solve(w.T, correction, rcond)
         return _lower_solve(factor, free + correction, transpose=True), lam
 
-    def _at_rank(self, mass, force, jac, rhs):
-        mobility, free, product = _to_constraints(mass, jac, force)
+    @property
+    def takes_free_dynamics(self):
+        return self.rank is not None
+
+    def from_free(self, free, mobility, product, rhs):
         rank = jnp.asarray(self.rank, rhs.dtype)
         lam = solve_at_rank(product[:, :-1], product[:, -1] - rhs, rank)
         return free - _product(mobility, lam.weighted[:, None])[:, 0], lam.least

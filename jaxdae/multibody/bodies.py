@@ -18,7 +18,8 @@ from jaxdae.systems.precision import as_floats
 _ROUNDED = 1e-6
 
 
-def _quaternion(values) -> Float[Array, " 4"]:
+def quaternion(values) -> Float[Array, " 4"]:
+    """Four components, of length 1, the scalar part first."""
     (found,) = as_floats(values)
     if found.shape != (4,):
         raise ValueError(f"multibody: a quaternion has 4 components; got shape {found.shape}.")
@@ -90,7 +91,7 @@ class Body(Module):
     joints: tuple[AbstractJoint, ...] = eqx.field(converter=_joints, default=())
     parent: str | None = eqx.field(static=True, default=None)
     position: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
-    orientation: Float[Array, " 4"] = eqx.field(converter=_quaternion, default=(1.0, 0.0, 0.0, 0.0))
+    orientation: Float[Array, " 4"] = eqx.field(converter=quaternion, default=(1.0, 0.0, 0.0, 0.0))
     mass: float = 0.0
     centre: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     inertia: Float[Array, "3 3"] = eqx.field(converter=_inertia, default=(0.0, 0.0, 0.0))
@@ -117,19 +118,42 @@ class Body(Module):
 
 
 class AbstractLoop(Module):
-    """What closes a loop: position constraints between two bodies, or two joints."""
+    """What closes a loop: constraints between two bodies, or two joints."""
 
     name: eqx.AbstractVar[str]
 
     @abc.abstractmethod
     def residuals(
-        self, poses: dict[str | None, Pose], values: dict[str, Float[Array, " _"]]
+        self, t, poses: dict[str | None, Pose], values: dict[str, Float[Array, " _"]]
     ) -> Float[Array, " rows"]:
-        """Residuals, from poses of bodies (the ground is `None`) and coordinates of joints."""
+        """Residuals of its position constraints.
+
+        Args:
+            t: time [s].
+            poses: of bodies by name; the ground is `None`.
+            values: coordinates of joints by name.
+        """
 
     @abc.abstractmethod
     def constraints(self, units: dict[str, str]) -> tuple[tuple[str, str], ...]:
         """Name and unit of each residual, from units of joints."""
+
+    def velocity_residuals(
+        self, t, poses: dict[str | None, Pose], twists: dict[str | None, Twist]
+    ) -> Float[Array, " rows"]:
+        """Residuals of its velocity constraints, those that no position constraint has.
+
+        Args:
+            t: time [s].
+            poses: of bodies by name; the ground is `None`.
+            twists: how they move, each in its own axes.
+        """
+        del t, twists
+        return jnp.zeros(0, poses[None].place.dtype)
+
+    def velocity_constraints(self) -> tuple[tuple[str, str], ...]:
+        """Name and unit of each residual of a velocity constraint."""
+        return ()
 
 
 def _axes(values: str) -> str:
@@ -161,8 +185,8 @@ class Connection(AbstractLoop):
     other: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     axes: str = eqx.field(static=True, default="xyz", converter=_axes)
 
-    def residuals(self, poses, values):
-        del values
+    def residuals(self, t, poses, values):
+        del t, values
         apart = poses[self.first].point(self.anchor) - poses[self.second].point(self.other)
         return apart[np.array(["xyz".index(x) for x in self.axes])]
 
@@ -191,10 +215,10 @@ class Weld(AbstractLoop):
     second: str | None = eqx.field(static=True, default=None)
     anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     other: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
-    orientation: Float[Array, " 4"] = eqx.field(converter=_quaternion, default=(1.0, 0.0, 0.0, 0.0))
+    orientation: Float[Array, " 4"] = eqx.field(converter=quaternion, default=(1.0, 0.0, 0.0, 0.0))
 
-    def residuals(self, poses, values):
-        del values
+    def residuals(self, t, poses, values):
+        del t, values
         one, two = poses[self.first], poses[self.second]
         wanted = one.turn @ rotations.from_quaternion(self.orientation)
         apart = one.point(self.anchor) - two.point(self.other)
@@ -233,8 +257,8 @@ class Coupling(AbstractLoop):
     coefficients: Float[Array, " c"] = eqx.field(converter=_polynomial, default=(0.0, 1.0))
     references: tuple[float, float] = (0.0, 0.0)
 
-    def residuals(self, poses, values):
-        del poses
+    def residuals(self, t, poses, values):
+        del t, poses
         follows = values[self.joint][0] - self.references[0]
         if self.by is None:
             return jnp.stack([follows - self.coefficients[0]])
@@ -243,30 +267,3 @@ class Coupling(AbstractLoop):
 
     def constraints(self, units):
         return ((self.name, units[self.joint]),)
-
-
-class Motor(Module):
-    """A force or torque on a hinge or slide: `gear (gain u + b0 + b1 gear x + b2 gear dx/dt)`.
-
-    With the bias zero it is the input itself, times gear and gain; `gain = k`, `b1 = -k`,
-    `b2 = -d` is a servo with the target `u`.
-
-    Args:
-        name: of the input.
-        joint: name of the joint, a hinge or a slide.
-        gear: ratio of the transmission.
-        gain: force for each unit of the input.
-        bias: `b0, b1, b2`.
-    """
-
-    name: str = eqx.field(static=True)
-    joint: str = eqx.field(static=True)
-    gear: float = 1.0
-    gain: float = 1.0
-    bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
-
-    def force(self, value, rate, u):
-        """On the joint [N or N m], from its coordinate, its rate and the input."""
-        constant, by_place, by_rate = self.bias
-        felt = constant + self.gear * (by_place * value + by_rate * rate)
-        return self.gear * (self.gain * u + felt)

@@ -39,8 +39,7 @@ def compare(mujoco, model, system: Multibody):
         for stage in (mujoco.mj_fwdPosition, mujoco.mj_fwdVelocity, mujoco.mj_fwdActuation,
                       mujoco.mj_energyPos, mujoco.mj_energyVel):  # fmt: skip
             stage(model, data)
-        rates = _rates(mujoco, model, data)
-        state = (jnp.asarray(x, float) for x in (data.qpos, rates, data.ctrl))
+        state = (jnp.asarray(x, float) for x in (data.qpos, data.qvel, data.ctrl))
         _check(_pairs(mujoco, model, system, data, jax.device_get(ours(system, *state))))
 
 
@@ -55,7 +54,7 @@ def _only_what_is_modelled(mujoco, model):
 
 def _numbers(system: Multibody, q, v, u) -> dict:
     """Energies, powers, residuals of loops."""
-    _, spring_power = jax.jvp(system.spring_energy, (q,), (v,))
+    _, spring_power = jax.jvp(system.spring_energy, (q,), (system.rate(0.0, q, v),))
     none = jnp.zeros(0, q.dtype)
     dissipated = jax.grad(lambda v: system.dissipation(0.0, q, v))(v) @ v
     poses, values = system.poses(q), system.values(q)
@@ -64,25 +63,8 @@ def _numbers(system: Multibody, q, v, u) -> dict:
         "potential": system.potential_energy(0.0, q),
         "passive": -dissipated - spring_power,
         "motors": system.force(0.0, q, v, none, u) @ v,
-        "loops": {x.name: x.residuals(poses, values) for x in system.loops},
+        "loops": {x.name: x.residuals(0.0, poses, values) for x in system.loops},
     }
-
-
-def _rates(mujoco, model, data) -> np.ndarray:
-    """dq/dt from MuJoCo's velocities: Euler parameters turn by half the angular velocity."""
-    rates, dof = np.zeros(model.nq), 0
-    for kind, at in zip(model.jnt_type, model.jnt_qposadr, strict=True):
-        if kind == int(mujoco.mjtJoint.mjJNT_FREE):
-            rates[at : at + 3] = data.qvel[dof : dof + 3]
-            at, dof = at + 3, dof + 3
-        if kind <= int(mujoco.mjtJoint.mjJNT_BALL):
-            turning = np.concatenate([[0.0], 0.5 * data.qvel[dof : dof + 3]])
-            product = np.empty(4)
-            mujoco.mju_mulQuat(product, data.qpos[at : at + 4], turning)
-            rates[at : at + 4], dof = product, dof + 3
-            continue
-        rates[at], dof = data.qvel[dof], dof + 1
-    return rates
 
 
 def _pairs(mujoco, model, system: Multibody, data, ours: dict) -> Iterator[_Compared]:

@@ -1,10 +1,12 @@
 """Joints: how a body moves relative to its parent."""
 
 import abc
+import functools
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
@@ -55,6 +57,17 @@ class Twist(NamedTuple):
         """Both together."""
         return Twist(self.velocity + other.velocity, self.spin + other.spin)
 
+    def changes(self, other: "Twist") -> "Twist":
+        """Rate of another twist that is constant in axes that move with this one."""
+        return Twist(
+            rotations.cross(self.spin, other.velocity) + rotations.cross(self.velocity, other.spin),
+            rotations.cross(self.spin, other.spin),
+        )
+
+    def times(self, speed: Float[Array, ""]) -> "Twist":
+        """At another speed."""
+        return Twist(self.velocity * speed, self.spin * speed)
+
 
 def space_vector(values) -> Float[Array, " 3"]:
     """Three components."""
@@ -70,39 +83,67 @@ def unit_vector(values) -> Float[Array, " 3"]:
 
 
 class AbstractJoint(Module):
-    """One joint: `size` coordinates, and as many or fewer speeds.
+    """One joint: `size` coordinates, and `freedoms` velocities.
 
-    Its fields `damping` and `armature` are of these speeds: numbers, or one for each.
+    Its frame lies in the body, at the joint's anchor, with the axes of the body. Its fields
+    `damping` and `armature` belong to the velocities: numbers, or one for each.
     """
 
     size: ClassVar[int]
+    freedoms: ClassVar[int]
     name: eqx.AbstractVar[str]
 
+    @property
+    def at(self) -> Float[Array, " 3"] | None:
+        """Origin of its frame in the body [m]; `None` for that of the body."""
+        return None
+
     @abc.abstractmethod
+    def displacement(self, values: Float[Array, " size"]) -> Pose:
+        """Of its frame, relative to where that is with the joint at rest."""
+
+    @abc.abstractmethod
+    def axes(self, values: Float[Array, " size"]) -> tuple[Twist, ...]:
+        """How its frame moves relative to there at each velocity 1, in axes of the body.
+
+        They do not depend on `values` but those of a free body.
+        """
+
     def pose(self, values: Float[Array, " size"]) -> Pose:
         """Of the body, relative to where it is with the joint at rest."""
+        moved, at = self.displacement(values), self.at
+        return moved if at is None else Pose(at + moved.place - moved.turn @ at, moved.turn)
 
-    @abc.abstractmethod
-    def twist(self, values: Float[Array, " size"], rates: Float[Array, " size"]) -> Twist:
+    def twist(self, values: Float[Array, " size"], speeds: Float[Array, " freedoms"]) -> Twist:
         """Of the body, relative to there and in its own axes."""
+        moved, at = self.relative(values, speeds), self.at
+        return moved if at is None else Twist(moved.at(-at), moved.spin)
 
-    def speeds(self, values: Float[Array, " size"], rates: Float[Array, " size"]):
-        """What damping and armature belong to [rad/s or m/s]."""
+    def relative(self, values: Float[Array, " size"], speeds: Float[Array, " freedoms"]) -> Twist:
+        """Of its frame, relative to there and in axes of the body."""
+        columns = [x.times(speeds[i]) for i, x in enumerate(self.axes(values))]
+        return functools.reduce(Twist.plus, columns)
+
+    def rate(self, values: Float[Array, " size"], speeds: Float[Array, " freedoms"]):
+        """Rates of the coordinates, shape `(size,)`."""
         del values
-        return rates
+        return speeds
 
     def energy(self, values: Float[Array, " size"]) -> Float[Array, ""]:
         """Of its spring [J]."""
         return jnp.zeros((), values.dtype)
 
-    def residuals(self, values: Float[Array, " size"]) -> tuple[Float[Array, ""], ...]:
-        """Constraints among its own coordinates."""
-        del values
-        return ()
+    def gyroscopic_force(self, speeds: Float[Array, " freedoms"]) -> Float[Array, " freedoms"]:
+        """Inertial force that the armature has at constant velocities [N or N m]."""
+        return jnp.zeros_like(speeds)
 
     @abc.abstractmethod
     def coordinates(self) -> tuple[tuple[str, str], ...]:
         """Name and unit of each coordinate."""
+
+    def velocities(self) -> tuple[tuple[str, str], ...]:
+        """Name and unit of each velocity."""
+        return tuple((name, f"{unit}/s") for name, unit in self.coordinates())
 
     @abc.abstractmethod
     def start(self) -> tuple[float, ...]:
@@ -113,6 +154,7 @@ class _Single(AbstractJoint):
     """One coordinate along or about an axis, with a spring and a damper."""
 
     size: ClassVar[int] = 1
+    freedoms: ClassVar[int] = 1
 
     name: str = eqx.field(static=True)
     axis: Float[Array, " 3"] = eqx.field(converter=unit_vector, default=(0.0, 0.0, 1.0))
@@ -145,14 +187,16 @@ class Hinge(_Single):
 
     anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
 
-    def pose(self, values):
-        turn = rotations.from_axis(unit_vector(self.axis), values[0] - self.reference)
-        return Pose(self.anchor - turn @ self.anchor, turn)
+    @property
+    def at(self):
+        return self.anchor
 
-    def twist(self, values, rates):
-        del values
-        spin = rates[0] * unit_vector(self.axis)
-        return Twist(rotations.cross(self.anchor, spin), spin)
+    def displacement(self, values):
+        turn = rotations.from_axis(unit_vector(self.axis), values[0] - self.reference)
+        return Pose(jnp.zeros(3, values.dtype), turn)
+
+    def axes(self, values):
+        return (Twist(jnp.zeros(3, values.dtype), unit_vector(self.axis)),)
 
     def coordinates(self):
         return ((self.name, "rad"),)
@@ -173,20 +217,22 @@ class Slide(_Single):
 
     axis: Float[Array, " 3"] = eqx.field(converter=unit_vector, default=(1.0, 0.0, 0.0))
 
-    def pose(self, values):
+    def displacement(self, values):
         along = (values[0] - self.reference) * unit_vector(self.axis)
         return Pose(along, rotations.none(values.dtype))
 
-    def twist(self, values, rates):
-        del values
-        return Twist(rates[0] * unit_vector(self.axis), jnp.zeros_like(self.axis))
+    def axes(self, values):
+        return (Twist(unit_vector(self.axis), jnp.zeros(3, values.dtype)),)
 
     def coordinates(self):
         return ((self.name, "m"),)
 
 
 class Ball(AbstractJoint):
-    """A ball in its socket: four Euler parameters (a quaternion of length 1, scalar part first).
+    """A ball in its socket: a quaternion (scalar part first), and an angular velocity.
+
+    The velocity is that relative to the parent, in axes of the body [rad/s]. The length of the
+    quaternion does not change along a motion, and does not matter.
 
     Args:
         name: of the joint; its coordinates are numbered from 0.
@@ -196,38 +242,48 @@ class Ball(AbstractJoint):
     """
 
     size: ClassVar[int] = 4
+    freedoms: ClassVar[int] = 3
 
     name: str = eqx.field(static=True)
     anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     damping: float | Float[Array, " 3"] = 0.0
     armature: float | Float[Array, " 3"] = 0.0
 
-    def pose(self, values):
-        turn = rotations.from_quaternion(values)
-        return Pose(self.anchor - turn @ self.anchor, turn)
+    @property
+    def at(self):
+        return self.anchor
 
-    def twist(self, values, rates):
-        spin = rotations.turning(values, rates)
-        return Twist(rotations.cross(self.anchor, spin), spin)
+    def displacement(self, values):
+        return Pose(jnp.zeros(3, values.dtype), rotations.from_quaternion(values))
 
-    def speeds(self, values, rates):
-        return rotations.turning(values, rates)
+    def axes(self, values):
+        return _turns(values.dtype)
 
-    def residuals(self, values):
-        return (values @ values - 1.0,)
+    def relative(self, values, speeds):
+        return Twist(jnp.zeros(3, values.dtype), speeds)
+
+    def rate(self, values, speeds):
+        return rotations.quaternion_rate(values, speeds)
+
+    def gyroscopic_force(self, speeds):
+        return rotations.cross(speeds, self.armature * speeds)
 
     def coordinates(self):
         return tuple((f"{self.name} e{i}", "1") for i in range(4))
+
+    def velocities(self):
+        return tuple((f"{self.name} about {x}", "rad/s") for x in "xyz")
 
     def start(self):
         return (1.0, 0.0, 0.0, 0.0)
 
 
 class Free(AbstractJoint):
-    """No joint at all: the place of the body [m], then its four Euler parameters.
+    """No joint at all: the place of the body [m], then a quaternion (scalar part first).
 
-    Coordinates are those of the body in space, whatever pose it was declared with; only a body
-    without a parent can be free.
+    Its velocities are that of the place in axes of space [m/s], then the angular velocity in axes
+    of the body [rad/s]. Coordinates are those of the body in space, whatever pose it was declared
+    with; only a body without a parent can be free.
 
     Args:
         name: of the coordinates.
@@ -238,6 +294,7 @@ class Free(AbstractJoint):
     """
 
     size: ClassVar[int] = 7
+    freedoms: ClassVar[int] = 6
 
     name: str = eqx.field(static=True)
     damping: float | Float[Array, " 6"] = 0.0
@@ -245,22 +302,40 @@ class Free(AbstractJoint):
     place: tuple[float, ...] = eqx.field(static=True, default=(0.0, 0.0, 0.0))
     orientation: tuple[float, ...] = eqx.field(static=True, default=(1.0, 0.0, 0.0, 0.0))
 
-    def pose(self, values):
+    def displacement(self, values):
         return Pose(values[:3], rotations.from_quaternion(values[3:]))
 
-    def twist(self, values, rates):
+    def axes(self, values):
         turn = rotations.from_quaternion(values[3:])
-        return Twist(turn.T @ rates[:3], rotations.turning(values[3:], rates[3:]))
+        still = jnp.zeros(3, values.dtype)
+        return (*(Twist(turn[i], still) for i in range(3)), *_turns(values.dtype))
 
-    def speeds(self, values, rates):
-        return jnp.concatenate([rates[:3], rotations.turning(values[3:], rates[3:])])
+    def relative(self, values, speeds):
+        turn = rotations.from_quaternion(values[3:])
+        return Twist(turn.T @ speeds[:3], speeds[3:])
 
-    def residuals(self, values):
-        return (values[3:] @ values[3:] - 1.0,)
+    def rate(self, values, speeds):
+        return jnp.concatenate([speeds[:3], rotations.quaternion_rate(values[3:], speeds[3:])])
+
+    def gyroscopic_force(self, speeds):
+        turning = jnp.broadcast_to(jnp.asarray(self.armature, speeds.dtype), (6,))[3:]
+        return jnp.concatenate(
+            [jnp.zeros_like(speeds[:3]), rotations.cross(speeds[3:], turning * speeds[3:])]
+        )
 
     def coordinates(self):
         places = tuple((f"{self.name} {x}", "m") for x in "xyz")
         return places + tuple((f"{self.name} e{i}", "1") for i in range(4))
 
+    def velocities(self):
+        places = tuple((f"{self.name} {x}", "m/s") for x in "xyz")
+        return places + tuple((f"{self.name} about {x}", "rad/s") for x in "xyz")
+
     def start(self):
         return (*self.place, *self.orientation)
+
+
+def _turns(dtype) -> tuple[Twist, ...]:
+    """Rotations about the three axes of a body."""
+    still = jnp.zeros(3, dtype)
+    return tuple(Twist(still, jnp.asarray(x, dtype)) for x in np.eye(3))

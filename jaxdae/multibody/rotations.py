@@ -72,6 +72,12 @@ def from_quaternion(p: Float[Array, " 4"]) -> Float[Array, "3 3"]:
     return jnp.tensordot(TURN.astype(p.dtype), jnp.outer(p, p), 2) / (p @ p)
 
 
+def quaternion_rate(p: Float[Array, " 4"], omega: Float[Array, " 3"]) -> Float[Array, " 4"]:
+    """Rate of a quaternion at an angular velocity in axes of the body: `p o (0, omega) / 2`."""
+    along = jnp.tensordot(RATE.astype(p.dtype), p, ((1,), (0,)))
+    return 0.5 * omega @ along
+
+
 def turning(p: Float[Array, " 4"], rate: Float[Array, " 4"]) -> Float[Array, " 3"]:
     """Angular velocity in axes of the body [rad/s], of a quaternion and its rate."""
     return 2 * jnp.tensordot(RATE.astype(p.dtype), jnp.outer(p, rate), 2) / (p @ p)

@@ -1,32 +1,49 @@
 """A system of rigid bodies."""
 
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.multibody import rotations
-from jaxdae.multibody.bodies import AbstractLoop, Body, Motor
-from jaxdae.multibody.joints import AbstractJoint, Pose, space_vector, Twist
-from jaxdae.systems import Labels, Points, State, System
+from jaxdae.multibody import recursion, rotations
+from jaxdae.multibody.bodies import AbstractLoop, Body
+from jaxdae.multibody.forces import (
+    AbstractForce,
+    applied_wrenches,
+    BODY,
+    Configuration,
+    COORDINATE,
+    generalized,
+    JOINT,
+    Motion,
+    shares,
+    total_load,
+    Wrench,
+)
+from jaxdae.multibody.joints import Pose, space_vector, Twist
+from jaxdae.systems import ForwardDynamics, Labels, Points, State, System
 
 
 class Multibody(System):
     r"""Rigid bodies on joints, with loops closed by constraints.
 
     Coordinates are those of the joints, body by body: an angle for a hinge, a displacement for a
-    slide, four Euler parameters for a ball, place and Euler parameters for a free body. With the
-    velocity `c'` of a body's centre of mass, its angular velocity `omega` in its own axes,
-    armatures `a_k` and speeds `s_k` of the joints,
+    slide, a quaternion for a ball, place and quaternion for a free body. Velocities are rates of
+    angles and displacements, and angular velocities of balls and free bodies in axes of the body.
+    With the velocity `c'` of a body's centre of mass, its angular velocity `omega` in its own axes,
+    armatures `a_k` of the velocities `s_k`,
 
         T = sum (m |c'|^2 + omega^T I omega) / 2 + sum a_k s_k^2 / 2
         V = -sum m g^T c + springs,     D = sum d_k s_k^2 / 2
 
-    Euler parameters `e` have length 1: a constraint of their own. Bodies turn by `e / |e|`, and `T`
-    has a term `(e^T e')^2`, zero on that constraint, so that the mass matrix is regular.
+    Mass matrix, inertial forces and accelerations come from recursions along the tree
+    (`jaxdae/multibody/recursion.py`), which agree with these energies. The number of operations for
+    accelerations grows with that of the bodies.
 
     Example:
         A pendulum::
@@ -38,8 +55,9 @@ class Multibody(System):
     Args:
         bodies: each after its parent.
         loops: constraints that close loops.
-        motors: forces by inputs.
+        motors: forces by inputs, which come first among the control inputs.
         gravity: acceleration [m/s^2], shape `(3,)`.
+        forces: springs, dampers, tendons, drag and other force elements.
 
     Raises:
         ValueError: for a name that nothing has or two have, a free body on another one, or a loop
@@ -48,8 +66,9 @@ class Multibody(System):
 
     bodies: tuple[Body, ...] = eqx.field(converter=tuple)
     loops: tuple[AbstractLoop, ...] = eqx.field(converter=tuple, default=())
-    motors: tuple[Motor, ...] = eqx.field(converter=tuple, default=())
+    motors: tuple[AbstractForce, ...] = eqx.field(converter=tuple, default=())
     gravity: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, -9.81))
+    forces: tuple[AbstractForce, ...] = eqx.field(converter=tuple, default=())
 
     def __check_init__(self):
         """Names that exist, each once; parents first."""
@@ -69,13 +88,18 @@ class Multibody(System):
             ("coordinates", [y for x in joints for y, _ in x.coordinates()]),
             ("loops", [x.name for x in self.loops]),
             ("motors", [x.name for x in self.motors]),
+            ("forces", [x.name for x in self.forces]),
+            ("inputs", [y for x in self._elements() for y, _ in x.inputs()]),
         ):
             twice = sorted({x for x in names if names.count(x) > 1})
             if twice:
                 raise ValueError(f"Multibody: two {kind} are called {twice[0]!r}.")
         single = [x.name for x in joints if x.size == 1]
-        for motor in self.motors:
-            _known(f"the joint of motor {motor.name!r}", motor.joint, single)
+        known = {BODY: seen, JOINT: [x.name for x in joints], COORDINATE: single}
+        for kind, elements in (("motor", self.motors), ("force", self.forces)):
+            for element in elements:
+                for where, of_kind, name in element.parts():
+                    _known(f"{where} of {kind} {element.name!r}", name, known[of_kind])
         for loop in self.loops:
             among = {"first": seen, "second": seen, "joint": single, "by": single}
             for field, names in among.items():
@@ -89,15 +113,40 @@ class Multibody(System):
                         "nothing. Name two different ones."
                     )
 
-    def joints(self) -> list[AbstractJoint]:
+    def _elements(self) -> tuple[AbstractForce, ...]:
+        return (*self.motors, *self.forces)
+
+    def _elements_with(self, method: str) -> list[AbstractForce]:
+        """Those that declare an energy, or whatever it is; others are not traced for it."""
+        default = getattr(AbstractForce, method)
+        return [x for x in self._elements() if getattr(type(x), method) is not default]
+
+    def joints(self) -> list[Any]:
         """Of all bodies, in the order of the coordinates."""
         return [x for body in self.bodies for x in body.joints]
 
     def values(self, q: Float[Array, " n"]) -> dict[str, Float[Array, " size"]]:
         """Coordinates by joint, in the order of `q`."""
-        joints = self.joints()
-        ends = list(itertools.accumulate((x.size for x in joints), initial=0))
-        return {x.name: q[a:b] for x, a, b in zip(joints, ends[:-1], ends[1:], strict=True)}
+        return self._by_joint("coordinates", q, [x.size for x in self.joints()])
+
+    def speeds(self, v: Float[Array, " n_v"]) -> dict[str, Float[Array, " freedoms"]]:
+        """Velocities by joint, in the order of `v`."""
+        return self._by_joint("velocities", v, [x.freedoms for x in self.joints()])
+
+    def _by_joint(self, what: str, numbers, sizes: list[int]):
+        ends = list(itertools.accumulate(sizes, initial=0))
+        if numbers.shape != (ends[-1],):
+            raise ValueError(
+                f"Multibody: the joints have {ends[-1]} {what}; got shape {numbers.shape}."
+            )
+        names = [x.name for x in self.joints()]
+        return {x: numbers[a:b] for x, a, b in zip(names, ends[:-1], ends[1:], strict=True)}
+
+    def rate(self, t, q, v):
+        """Rates of the coordinates: of quaternions by angular velocities, shape `(n,)`."""
+        values, speeds = self.values(q), self.speeds(v)
+        rates = [x.rate(values[x.name], speeds[x.name]) for x in self.joints()]
+        return jnp.concatenate([*rates, jnp.zeros(0, q.dtype)])
 
     def poses(self, q: Float[Array, " n"]) -> dict[str | None, Pose]:
         """Poses of all bodies by name; the ground is `None`."""
@@ -114,9 +163,9 @@ class Multibody(System):
             found[body.name] = pose
         return found
 
-    def twists(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> dict[str | None, Twist]:
+    def twists(self, q: Float[Array, " n"], v: Float[Array, " n_v"]) -> dict[str | None, Twist]:
         """How all bodies move, by name, each in its own axes."""
-        values, rates = self.values(q), self.values(v)
+        values, speeds = self.values(q), self.speeds(v)
         still = Twist(jnp.zeros(3, q.dtype), jnp.zeros(3, q.dtype))
         found: dict[str | None, Twist] = {None: still}
         for body in self.bodies:
@@ -124,41 +173,64 @@ class Multibody(System):
             if twist is not still:
                 twist = twist.seen(body.at_rest())
             for joint in body.joints:
-                value, rate = values[joint.name], rates[joint.name]
-                moved = joint.twist(value, rate)
+                value = values[joint.name]
+                moved = joint.twist(value, speeds[joint.name])
                 # From the ground on there is nothing to add to.
                 twist = moved if twist is still else twist.seen(joint.pose(value)).plus(moved)
             found[body.name] = twist
         return found
 
-    def _speeds(self, q, v) -> Iterator[tuple[Any, Any, Any, Any]]:
-        """Of each joint: itself, its coordinates, their rates, its speeds."""
-        values, rates = self.values(q), self.values(v)
-        for joint in self.joints():
-            value, rate = values[joint.name], rates[joint.name]
-            yield joint, value, rate, joint.speeds(value, rate)
+    def configuration(self, q: Float[Array, " n"]) -> Configuration:
+        """What energies of forces may depend on."""
+        bodies = {x.name: x for x in self.bodies}
+        return Configuration(self.poses(q), self.values(q), bodies, self.gravity)
+
+    def motion(self, q: Float[Array, " n"], v: Float[Array, " n_v"]) -> Motion:
+        """What forces may depend on."""
+        return Motion(*self.configuration(q), self.twists(q, v), self.speeds(v))
 
     def kinetic_energy(self, t, q, v):
         """T of bodies and armatures [J]."""
-        twists = self.twists(q, v)
+        twists, speeds = self.twists(q, v), self.speeds(v)
         energy = sum((x.energy(twists[x.name]) for x in self.bodies), jnp.zeros((), q.dtype))
-        for joint, value, rate, speeds in self._speeds(q, v):
-            energy += 0.5 * jnp.sum(joint.armature * speeds**2)
-            if joint.size > 1:  # Along Euler parameters, of the size of the inertia across them.
-                energy += 2.0 * self._inertia_scale() * (value[-4:] @ rate[-4:]) ** 2
-        return energy
+        return energy + sum(
+            (0.5 * jnp.sum(x.armature * speeds[x.name] ** 2) for x in self.joints()),
+            jnp.zeros((), q.dtype),
+        )
 
-    def _inertia_scale(self):
-        """Of rotations [kg m^2]; not zero for points."""
-        moments = sum(jnp.trace(x.inertia) + x.mass * x.centre @ x.centre for x in self.bodies)
-        masses = sum(jnp.asarray(x.mass) for x in self.bodies)
-        return jnp.where(moments > 0, moments, masses)
+    def mass_matrix(self, t, q):
+        """Mass matrix by composite rigid bodies, shape `(n_v, n_v)`."""
+        return recursion.mass_matrix(recursion.links(self.bodies), q)
+
+    def bias_force(self, t, q, v):
+        """Inertial forces and weights by Newton and Euler, and forces of springs `(n_v,)`."""
+        tree = recursion.links(self.bodies)
+        return recursion.bias_force(tree, q, v, self.gravity) - self._spring_force(t, q, v)
+
+    def forward_dynamics(self, t, q, v, force):
+        """Accelerations without loops, by articulated bodies."""
+        force = force + self._spring_force(t, q, v)
+        tree = recursion.links(self.bodies)
+        a, factored = recursion.forward_dynamics(tree, q, v, force, self.gravity)
+        return ForwardDynamics(a, factored.solve)
+
+    def _spring_force(self, t, q, v):
+        """Of springs of joints, and of forces that have an energy."""
+        slope = jax.grad(lambda q: self.spring_energy(q) + self._force_energy(t, q))(q)
+        return -jax.vjp(functools.partial(self.rate, t, q), v)[1](slope)[0]
 
     def potential_energy(self, t, q):
-        """V of weights and springs [J]."""
+        """V of weights, springs and forces [J]."""
         poses = self.poses(q)
         weights = -sum(x.mass * self.gravity @ poses[x.name].point(x.centre) for x in self.bodies)
-        return weights + self.spring_energy(q)
+        return weights + self.spring_energy(q) + self._force_energy(t, q)
+
+    def _force_energy(self, t, q):
+        elements = self._elements_with("energy")
+        if not elements:
+            return jnp.zeros((), q.dtype)
+        configuration = self.configuration(q)
+        return sum(x.energy(t, configuration) for x in elements)
 
     def spring_energy(self, q: Float[Array, " n"]) -> Float[Array, ""]:
         """V of the springs of joints alone [J]."""
@@ -166,46 +238,77 @@ class Multibody(System):
         return sum((x.energy(values[x.name]) for x in self.joints()), jnp.zeros((), q.dtype))
 
     def dissipation(self, t, q, v):
-        """Rayleigh's function of the dampers [W]."""
-        return 0.5 * sum(
-            (jnp.sum(x.damping * speeds**2) for x, _, _, speeds in self._speeds(q, v)),
+        """Rayleigh's function of dampers and forces [W]."""
+        speeds = self.speeds(v)
+        found = 0.5 * sum(
+            (jnp.sum(x.damping * speeds[x.name] ** 2) for x in self.joints()),
             jnp.zeros((), q.dtype),
         )
+        elements = self._elements_with("dissipation")
+        if elements:
+            motion = self.motion(q, v)
+            found += sum(x.dissipation(t, motion) for x in elements)
+        return found
 
     def force(self, t, q, v, w, u):
-        """Of the motors [N or N m], shape `(n,)`."""
-        values, rates = self.values(q), self.values(v)
-        forces = {name: jnp.zeros_like(x) for name, x in values.items()}
-        for i, motor in enumerate(self.motors):
-            given = 0.0 if u is None else u[i]
-            name = motor.joint
-            forces[name] += motor.force(values[name], rates[name], given)
-        return jnp.concatenate([*forces.values(), jnp.zeros(0, q.dtype)])
+        """Of motors and forces [N or N m], shape `(n_v,)`."""
+        if not self._elements():
+            return jnp.zeros_like(v)
+        motion = self.motion(q, v)
+        load = total_load(self._elements(), t, motion, w, u)
+        return generalized(load, motion.speeds, lambda v: self.twists(q, v), v)
+
+    def applied_wrenches(self, t, q, v, w, u) -> dict[str | None, Wrench]:
+        """What motors and forces exert on bodies, in their axes; weights are not among it."""
+        if not self._elements():
+            return {}
+        return applied_wrenches(self._elements(), t, self.motion(q, v), w, u)
+
+    def actuator_rate(self, t, q, v, w, u):
+        """Rates of the states of motors and forces, such as currents."""
+        if not any(x.states() for x in self._elements()):
+            return jnp.zeros_like(w)
+        motion = self.motion(q, v)
+        parts = shares(self._elements(), w, u, q.dtype)
+        rates = [x.rate(t, motion, own_w, own_u) for x, own_w, own_u in parts if own_w.size]
+        return jnp.concatenate(rates)
 
     def position_constraints(self, t, q):
-        """Loops, then lengths of Euler parameters less 1."""
+        """Those of loops."""
         values, poses = self.values(q), self.poses(q)
-        loops = [x.residuals(poses, values) for x in self.loops]
-        lengths = [jnp.stack(r) for x in self.joints() if (r := x.residuals(values[x.name]))]
-        return jnp.concatenate([*loops, *lengths, jnp.zeros(0, q.dtype)])
+        loops = [x.residuals(t, poses, values) for x in self.loops]
+        return jnp.concatenate([*loops, jnp.zeros(0, q.dtype)])
+
+    def velocity_constraints(self, t, q, v):
+        """Those of loops, such as rolling without slip."""
+        rolling = [x for x in self.loops if x.velocity_constraints()]
+        if not rolling:
+            return jnp.zeros(0, q.dtype)
+        poses, twists = self.poses(q), self.twists(q, v)
+        return jnp.concatenate([x.velocity_residuals(t, poses, twists) for x in rolling])
 
     def start(self) -> State:
-        """All joints as declared, at rest."""
+        """All joints as declared, at rest; states of motors and forces zero."""
         q = jnp.asarray([y for x in self.joints() for y in x.start()], float)
-        return State(q, jnp.zeros_like(q))
+        states = sum(len(x.states()) for x in self._elements())
+        velocities = jnp.zeros(sum(x.freedoms for x in self.joints()), q.dtype)
+        return State(q, velocities, jnp.zeros(states, q.dtype))
 
     def labels(self) -> Labels:
         joints = self.joints()
         named = [y for x in joints for y in x.coordinates()]
         units = {x.name: x.coordinates()[0][1] for x in joints}
         closed = [y for x in self.loops for y in x.constraints(units)]
-        closed += [(f"length of {x.name}", "1") for x in joints if x.size > 1]
+        closed += [y for x in self.loops for y in x.velocity_constraints()]
         return Labels(
             coordinates=tuple(x for x, _ in named),
             units=tuple(x for _, x in named),
             constraints=tuple(x for x, _ in closed),
             constraint_units=tuple(x for _, x in closed),
-            inputs=tuple(x.name for x in self.motors),
+            actuators=tuple(y for x in self._elements() for y, _ in x.states()),
+            actuator_units=tuple(y for x in self._elements() for _, y in x.states()),
+            inputs=tuple(y for x in self._elements() for y, _ in x.inputs()),
+            input_units=tuple(y for x in self._elements() for _, y in x.inputs()),
         )
 
     def points(self, t, q) -> Points:

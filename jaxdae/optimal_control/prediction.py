@@ -75,6 +75,12 @@ class LaterSystem(AbstractWrappedSystem):
     def mass_matrix(self, t, q):
         return self.inner.mass_matrix(self.begin + t, q)
 
+    def bias_force(self, t, q, v):
+        return self.inner.bias_force(self.begin + t, q, v)
+
+    def forward_dynamics(self, t, q, v, force):
+        return self.inner.forward_dynamics(self.begin + t, q, v, force)
+
     def force(self, t, q, v, w, u):
         return self.inner.force(self.begin + t, q, v, w, u)
 

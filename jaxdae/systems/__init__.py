@@ -1,7 +1,12 @@
 """Systems: the declaration, its derived dynamics, consistent states."""
 
 from jaxdae import names as _names
-from jaxdae.systems.base import Labels as Labels, State as State, System as System
+from jaxdae.systems.base import (
+    ForwardDynamics as ForwardDynamics,
+    Labels as Labels,
+    State as State,
+    System as System,
+)
 from jaxdae.systems.checks import check_system as check_system
 from jaxdae.systems.consistent import (
     ConsistencyError as ConsistencyError,

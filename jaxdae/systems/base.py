@@ -3,7 +3,8 @@
 import abc
 import dataclasses
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -127,6 +128,18 @@ class State(Module):
         return re.sub(r",\s+w=\[\]", "", shown(self))
 
 
+class ForwardDynamics(NamedTuple):
+    """What forces do to a system without its constraints.
+
+    Args:
+        acceleration: `a` of `M a + h = force`, of the shape of `v`.
+        solve: the map `b -> x` with `M x = b` for vectors of that shape.
+    """
+
+    acceleration: Real[Array, " n"]
+    solve: Callable[[Array], Array]
+
+
 class System(Module):
     r"""A constrained mechanical system, declared by its energies, forces and constraints.
 
@@ -244,6 +257,31 @@ class System(Module):
 
         `None` means that it is derived from `kinetic_energy`. A declared one is taken at its word
         by `evaluate`; `jaxdae.check_system` compares it with the energy.
+        """
+        return None
+
+    def bias_force(self, t, q, v) -> Real[Array, " n"] | None:
+        r"""Inertial and potential forces at zero acceleration, where faster ones are known.
+
+            h = d/dt(dT/dv)|_{a=0} - dT/dq + dV/dq,        M a + h + dD/dv + J^T lam = F
+
+        of the shape of `v`; of velocities that are not rates with the terms of Boltzmann and Hamel.
+        `None` means that it is derived from the energies; `jaxdae.check_system` compares.
+        """
+        return None
+
+    def forward_dynamics(self, t, q, v, force) -> "ForwardDynamics | None":
+        """Accelerations without constraints, where faster ones are known than by a solve with `M`.
+
+        Args:
+            t: time [s].
+            q: coordinates, shape `(n,)`.
+            v: velocities.
+            force: all forces but those of `bias_force`, of the shape of `v`.
+
+        Returns:
+            `ForwardDynamics`; `None` means that they are found from the mass matrix.
+            `jaxdae.check_system` compares.
         """
         return None
 

@@ -1,7 +1,7 @@
 """Checks of a declaration: shapes before any work, and a given mass matrix against the energy."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +10,8 @@ import numpy as np
 from jax.core import eval_context
 
 from jaxdae.checks import are_known, where_known
-from jaxdae.systems.base import State, System
+from jaxdae.compiled import jit
+from jaxdae.systems.base import ForwardDynamics, State, System
 from jaxdae.systems.calls import (
     call_with_shapes,
     check_instance,
@@ -25,7 +26,13 @@ from jaxdae.systems.class_checks import (
     check_labels,
     check_resolved,
 )
-from jaxdae.systems.kinematics import has_rate, velocity_count
+from jaxdae.systems.kinematics import (
+    along_motion,
+    frame_force,
+    generalized_force,
+    has_rate,
+    velocity_count,
+)
 from jaxdae.systems.points import Points
 from jaxdae.systems.precision import known_array
 
@@ -41,14 +48,14 @@ def constraint_counts(system: System, state: State) -> tuple[int, int]:
 def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = True) -> None:
     """Check that every function of a system returns what it should, without calling most of them.
 
-    All are traced. Three are computed at the state, where they are declared: `points`, whose places
-    must be finite; `mass_matrix`, which must be the Hessian of the kinetic energy; and `rate`,
-    which must be linear in the velocities; to the 3/4 power of the machine epsilon, relative to the
-    largest entry.
+    All are traced. Some are computed at the state, where they are declared: `points`, whose places
+    must be finite; `mass_matrix`, `bias_force` and `forward_dynamics`, which must be those of the
+    energies; and `rate`, which must be linear in the velocities; to the 3/4 power of the machine
+    epsilon, relative to the largest entry.
 
     Args:
         system: the declaration.
-        state: a state whose shapes are used; its numbers matter for these three.
+        state: a state whose shapes are used; its numbers matter for these.
         u: control input, as the controller would return it.
         t: time [s].
         forces: check also `force` and `actuator_rate`, which may need the control input.
@@ -62,7 +69,7 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
     check_functions(system, state, u, t, forces=forces)
     t = jnp.asarray(t, state.q.dtype)
     check_linear_rate(system, t, state)
-    _check_mass_matrix(system, t, state)
+    _check_faster_forms(system, t, state)
     _check_points(system, t, state.q)
 
 
@@ -90,9 +97,11 @@ def check_functions(system: System, state: State, u=None, t=0.0, *, forces: bool
         ("velocity_constraints", (t, q, v), (None,)),
         ("actuator_rate", (t, q, v, w, u), w.shape),
         ("mass_matrix", (t, q), (n, n)),
+        ("bias_force", (t, q, v), (n,)),
+        ("forward_dynamics", (t, q, v, v), (n,)),
         ("reaction_dependent_force", (t, q, v, w, u), (n,)),
     ):
-        if not forces and (function == "actuator_rate" or function.endswith("force")):
+        if not forces and function in _ASK_FOR_INPUTS:
             continue
         if function in ("stiff_force", "reaction_dependent_force"):
             declared = getattr(getattr(system, function), "__func__", None)
@@ -101,8 +110,10 @@ def check_functions(system: System, state: State, u=None, t=0.0, *, forces: bool
         if function == "reaction_dependent_force":
             args = (*args, jnp.zeros(constraints, q.dtype))
         out = _returned(system, function, args)
-        if function in ("mass_matrix", "reaction_dependent_force") and out is None:
+        if function in _OPTIONAL and out is None:
             continue
+        if function == "forward_dynamics":
+            out = _acceleration(name, out)
         if not _matches(out, expected):
             wanted = "a vector" if expected == (None,) else f"shape {expected}"
             raise ValueError(
@@ -112,6 +123,21 @@ def check_functions(system: System, state: State, u=None, t=0.0, *, forces: bool
         check_real(f"{name}.{function}", out, differentiated=function in _DIFFERENTIATED)
         constraints += out.size if expected == (None,) else 0
     check_label_counts(system, q.size, constraints)
+
+
+# Those that return `None` where they are not declared.
+_OPTIONAL = ("mass_matrix", "bias_force", "forward_dynamics", "reaction_dependent_force")
+_ASK_FOR_INPUTS = ("force", "stiff_force", "actuator_rate", "reaction_dependent_force")
+
+
+def _acceleration(name: str, declared) -> Any:
+    """The acceleration in what `forward_dynamics` returned."""
+    if not isinstance(declared, ForwardDynamics) or not callable(declared.solve):
+        raise TypeError(
+            f"{name}.forward_dynamics returned {describe_shape(declared)}; return "
+            "jaxdae.systems.ForwardDynamics(acceleration, solve), solve a function of vectors."
+        )
+    return declared.acceleration
 
 
 # Derived by differentiation; forces and rates are used as they are.
@@ -137,7 +163,8 @@ def check_tolerance(name: str, value) -> None:
 
 def check_symmetric_mass(system: System, t, state: State) -> None:
     """A declared mass matrix is symmetric, to round-off, at a state."""
-    if unwrapped(type(system).mass_matrix) is unwrapped(System.mass_matrix):
+    # The library's own are symmetric, as tests say; a large one takes seconds to compute here.
+    if unwrapped(type(system).mass_matrix).__module__.startswith("jaxdae."):
         return
     declared = system.mass_matrix(jnp.asarray(t, state.q.dtype), state.q)
     if declared is None or not are_known(declared):
@@ -234,23 +261,68 @@ def check_linear_rate(system: System, t, state: State) -> None:
 
 
 @where_known
-def _check_mass_matrix(system: System, t, state: State) -> None:
-    """A declared mass matrix is the Hessian of the kinetic energy."""
-    with eval_context():
-        declared = system.mass_matrix(t, state.q)
-        if declared is None:
-            return
-        hessian = np.asarray(jax.hessian(system.kinetic_energy, argnums=2)(t, state.q, state.v))
-    declared = np.asarray(declared)
-    error = np.abs(declared - hessian)
-    i, j = np.unravel_index(np.argmax(error), error.shape)
-    # Both are accurate to round-off.
-    tolerance = float(np.finfo(state.q.dtype).eps) ** 0.75
-    if not error[i, j] <= tolerance * np.abs(hessian).max():
+def _check_faster_forms(system: System, t, state: State) -> None:
+    """What a system declares beside its energies agrees with them."""
+    q, v = state.q, state.v
+    mass, bias = system.mass_matrix(t, q), system.bias_force(t, q, v)
+    forward = system.forward_dynamics(t, q, v, jnp.cos(jnp.arange(v.size, dtype=q.dtype)))
+    if mass is None and bias is None and forward is None:
+        return
+    found = jax.device_get(_by_energies(system, t, q, v))
+    if mass is not None:
+        _compare(system, t, "mass_matrix", mass, found.mass, found.mass)
+    if bias is not None:
+        _compare(system, t, "bias_force", bias, found.bias, found.bias_terms)
+    if forward is not None:
+        a = forward.acceleration
+        needed = found.mass @ a + found.bias
+        terms = np.abs(found.mass) @ np.abs(a) + found.bias_terms
+        _compare(system, t, "forward_dynamics", needed, np.cos(np.arange(v.size)), terms)
+        b = np.sin(1.0 + np.arange(v.size))
+        x = np.asarray(forward.solve(jnp.asarray(b, q.dtype)))
+        terms = np.abs(found.mass) @ np.abs(x)
+        _compare(system, t, "forward_dynamics(...).solve", found.mass @ x, b, terms)
+
+
+class _Derived(NamedTuple):
+    """Mass matrix and bias force by differentiation, and the sizes of the terms of the latter."""
+
+    mass: Any
+    bias: Any
+    bias_terms: Any
+
+
+@jit
+def _by_energies(system: System, t, q, v) -> _Derived:
+    mass = jax.hessian(system.kinetic_energy, argnums=2)(t, q, v)
+    momenta = jax.grad(system.kinetic_energy, argnums=2)
+    along = along_motion(system, t, q, v)
+    rate = jax.jvp(lambda t, q: momenta(t, q, v), (t, q), along)[1]
+    slopes = [
+        generalized_force(system, t, q, v, jax.grad(f, argnums=1)(t, q, *more))
+        for f, more in ((system.kinetic_energy, (v,)), (system.potential_energy, ()))
+    ]
+    frame = frame_force(system, t, q, v, momenta(t, q, v))
+    sizes = sum(map(jnp.abs, (rate, *slopes, frame)), jnp.zeros_like(v))
+    return _Derived(mass, rate - slopes[0] + slopes[1] - frame, sizes)
+
+
+def _compare(system: System, t, what: str, declared, derived, terms) -> None:
+    declared, derived = np.asarray(declared), np.asarray(derived)
+    error = np.abs(declared - derived)
+    worst = np.unravel_index(np.argmax(error), error.shape)
+    # Both are accurate to round-off, of the largest of their terms.
+    tolerance = float(np.finfo(declared.dtype).eps) ** 0.75
+    if not error[worst] <= tolerance * np.abs(terms).max():
+        entry = ", ".join(map(str, worst))
+        gives = (
+            f"= {declared[worst]:.9g}, but the energies give {derived[worst]:.9g}"
+            if not what.startswith("forward")
+            else f"does not solve the equations of motion: M times it is off by {error[worst]:.3g}"
+        )
         raise ValueError(
-            f"{type(system).__name__}.mass_matrix[{i}, {j}] = {declared[i, j]:.9g}, but the "
-            f"kinetic energy gives {hessian[i, j]:.9g} (t = {float(t):.6g}); correct one of the "
-            "two, or delete mass_matrix: it is then derived from the energy."
+            f"{type(system).__name__}.{what}[{entry}] {gives} (t = {float(t):.6g}); correct one of "
+            f"the two, or delete {what.partition('(')[0]}: it is then derived from the energies."
         )
 
 

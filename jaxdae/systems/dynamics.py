@@ -110,15 +110,77 @@ def _evaluate(system: System, t, q, v, w, u, lam) -> Dynamics:
     t = jnp.asarray(t, q.dtype)
     system = in_dtype(system, q.dtype)
     w = jnp.zeros((0,), q.dtype) if w is None else w
-    mass, inertial = _inertia(system, t, q, v)
-    force = inertial + applied_force(system, t, q, v, w, u, lam)
+    bias = system.bias_force(t, q, v)
+    if bias is None:
+        mass, inertial = _inertia(system, t, q, v)
+        force = inertial + applied_force(system, t, q, v, w, u, lam)
+    else:
+        mass = _mass(system, t, q, v)
+        force = _unbiased_force(system, t, q, v, w, u, lam) - bias
     jac, gamma, phi, phi_dot = _constraints(system, t, q, v)
     return _like(q, Dynamics(mass, force, jac, gamma, phi, phi_dot))
 
 
+class FreeDynamics(Module):
+    """The equations of motion of a system that declares accelerations without constraints.
+
+    `a = free - solve(jac.T @ lam)` and `jac @ a + gamma = d(phi_dot)/dt`.
+
+    Args:
+        free: acceleration without constraints.
+        solve: the map `b -> x` with `M x = b`.
+        jac: as of `Dynamics`.
+        gamma: as of `Dynamics`.
+        phi: as of `Dynamics`.
+        phi_dot: as of `Dynamics`.
+    """
+
+    free: Float[Array, " n"]
+    solve: Callable
+    jac: Float[Array, "c n"]
+    gamma: Float[Array, " c"]
+    phi: Float[Array, " m"]
+    phi_dot: Float[Array, " c"]
+
+
+def free_dynamics(system: System, t, q, v, w, u) -> FreeDynamics | None:
+    """The equations by the system's own accelerations; `None` where it declares none.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        q: coordinates, shape `(n,)`.
+        v: velocities.
+        w: actuator state, shape `(k,)`.
+        u: control input.
+    """
+    q, v, w = as_floats(q, v, w)
+    t = jnp.asarray(t, q.dtype)
+    system = in_dtype(system, q.dtype)
+    declared = system.forward_dynamics(t, q, v, _unbiased_force(system, t, q, v, w, u, None))
+    if declared is None:
+        return None
+    gamma, phi, phi_dot = constraint_bias(system, t, q, v)
+    jac = _rows(system, t, q, v, gamma.size) if gamma.size else jnp.zeros((0, v.size), q.dtype)
+    values = FreeDynamics(declared.acceleration, declared.solve, jac, gamma, phi, phi_dot)
+    return _like(q, values)
+
+
+def _rows(system: System, t, q, v, count: int):
+    """`J` row by row: cheaper than by columns for fewer constraints than velocities."""
+
+    def residuals(v):
+        direction = coordinate_rate(system, t, q, v)
+        f_dot = jax.jvp(lambda q: system.position_constraints(t, q), (q,), (direction,))[1]
+        return jnp.concatenate([f_dot, system.velocity_constraints(t, q, v)])
+
+    back = jax.vjp(residuals, v)[1]
+    return jax.vmap(lambda row: back(row)[0])(jnp.eye(count, dtype=q.dtype))
+
+
 def _like(q, values):
     """Values in the precision of a state: constants of a higher one may stand in a declaration."""
-    return jax.tree.map(lambda x: x.astype(q.dtype), values)
+    return jax.tree.map(lambda x: x.astype(q.dtype) if eqx.is_array(x) else x, values)
 
 
 @shared
@@ -144,7 +206,7 @@ def constraint_residuals(system: System, t, q, v) -> Violation:
 def mass_and_jacobian(system: System, t, q, v) -> tuple[Float[Array, "n n"], Float[Array, "c n"]]:
     """Mass matrix `(n, n)` and constraint Jacobian `(m+r, n)`, for diagnostics."""
     t = jnp.asarray(t, q.dtype)
-    return _like(q, (_inertia(system, t, q, v)[0], _constraints(system, t, q, v)[0]))
+    return _like(q, (_mass(system, t, q, v), _constraints(system, t, q, v)[0]))
 
 
 @shared
@@ -158,8 +220,13 @@ def applied_force(system: System, t, q, v, w, u, lam=None) -> Float[Array, " n"]
     """Potential, dissipative and other generalized forces, shape `(n,)`."""
     slope = jax.grad(system.potential_energy, argnums=1)(t, q)
     potential = generalized_force(system, t, q, v, slope)
+    return _unbiased_force(system, t, q, v, w, u, lam) - potential
+
+
+def _unbiased_force(system: System, t, q, v, w, u, lam) -> Float[Array, " n"]:
+    """Forces that neither inertia nor potential energy have."""
     dissipative = jax.grad(system.dissipation, argnums=2)(t, q, v)
-    return other_force(system, t, q, v, w, u, lam) - potential - dissipative
+    return other_force(system, t, q, v, w, u, lam) - dissipative
 
 
 def other_force(system: System, t, q, v, w, u, lam=None) -> Float[Array, " n"]:
@@ -238,6 +305,11 @@ def power_balance(system: System, t, q, v, w, u, multipliers) -> Power:
 def _kinetic_force(system: System, t, q, v) -> Float[Array, " n"]:
     slope = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
     return generalized_force(system, t, q, v, slope)
+
+
+def _mass(system: System, t, q, v):
+    declared = system.mass_matrix(t, q)
+    return _inertia(system, t, q, v)[0] if declared is None else jnp.asarray(declared, q.dtype)
 
 
 @shared

@@ -38,6 +38,12 @@ class AbstractWrappedSystem(System):
     def mass_matrix(self, t, q):
         return self.inner.mass_matrix(t, q)
 
+    def bias_force(self, t, q, v):
+        return self.inner.bias_force(t, q, v)
+
+    def forward_dynamics(self, t, q, v, force):
+        return self.inner.forward_dynamics(t, q, v, force)
+
     def labels(self) -> Labels:
         return self.inner.labels()
 

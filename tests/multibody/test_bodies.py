@@ -44,7 +44,7 @@ def _accelerations(system, q, v, u):
     terms = jaxdae.evaluate(system, 0.0, q, v, u=u)
     zero = np.zeros((terms.jac.shape[0],) * 2)
     matrix = np.block([[terms.mass, terms.jac.T], [terms.jac, zero]])
-    return np.linalg.lstsq(matrix, np.concatenate([terms.force, -terms.gamma]))[0][: len(q)]
+    return np.linalg.lstsq(matrix, np.concatenate([terms.force, -terms.gamma]))[0][: len(v)]
 
 
 @pytest.mark.slow
@@ -71,14 +71,10 @@ def test_a_free_body_spins_with_constant_momentum():
     system = Multibody([Body("top", Free("top"), mass=2.0, inertia=moments)], gravity=(0, 0, 0))
     q = jnp.asarray(system.start().q).at[3:].set(jnp.array([0.5, -0.5, 0.5, 0.5]))
     omega = np.array([0.3, -0.2, 0.9])
-    e, half = np.asarray(q[3:]), 0.5 * np.array([0.0, *omega])
-    v = np.zeros(7)
-    v[3] = -e[1:] @ half[1:]
-    v[4:] = e[0] * half[1:] + np.cross(e[1:], half[1:])
-    a = _accelerations(system, q, jnp.asarray(v), jnp.zeros(0))
-    spin = system.bodies[0].joints[0].speeds(q, jnp.asarray(a))
-    np.testing.assert_allclose(spin[:3], 0.0, atol=1e-13)
-    np.testing.assert_allclose(moments * spin[3:], np.cross(moments * omega, omega), rtol=1e-12)
+    v = jnp.asarray([0.4, -0.1, 0.2, *omega])
+    a = _accelerations(system, q, v, jnp.zeros(0))
+    np.testing.assert_allclose(a[:3], 0.0, atol=1e-13)
+    np.testing.assert_allclose(moments * a[3:], np.cross(moments * omega, omega), rtol=1e-12)
 
 
 ROD = Body("rod", Hinge("angle"), mass=1.0, inertia=(1.0, 1.0, 1.0))

@@ -13,7 +13,7 @@ import pytest
 
 import jaxdae
 from jaxdae.multibody import Multibody, read_mujoco
-from jaxdae.multibody.comparison import _rates, compare
+from jaxdae.multibody.comparison import compare
 from jaxdae.multibody.mujoco import _left_out
 from jaxdae.solvers import RK4
 
@@ -59,33 +59,31 @@ def mjcf(*parts, bodies="", options=""):
 
 
 def moving(text, rng):
-    """A model in a random state with random inputs, and rates of its coordinates."""
+    """A model in a random state with random inputs."""
     model = MUJOCO.MjModel.from_xml_string(text)
     data = MUJOCO.MjData(model)
     data.qvel, data.ctrl = rng.normal(size=model.nv), rng.normal(size=model.nu)
     MUJOCO.mj_integratePos(model, data.qpos, rng.normal(size=model.nv), 1.0)
     MUJOCO.mj_forward(model, data)
-    return data, _rates(mujoco, model, data)
+    return data
 
 
 def accelerations(system, q, v, u):
-    """Of the coordinates, exactly on the constraints."""
+    """By the mass matrix, exactly on the constraints."""
     q, v, u = map(jnp.asarray, (q, v, u))
     terms = jaxdae.evaluate(system, 0.0, q, v, u=u)
     zero = np.zeros((terms.jac.shape[0],) * 2)
     matrix = np.block([[terms.mass, terms.jac.T], [terms.jac, zero]])
-    return np.linalg.lstsq(matrix, np.concatenate([terms.force, -terms.gamma]))[0][: q.size]
+    return np.linalg.lstsq(matrix, np.concatenate([terms.force, -terms.gamma]))[0][: v.size]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [mjcf(MOTORS, bodies=BODY), mjcf(bodies=FREE)])
 def test_accelerations_are_those_of_mujoco(text, rng):
     system = read_mujoco(text).system
-    data, rates = moving(text, rng)
-    a = accelerations(system, data.qpos, rates, data.ctrl)
-    # Angular accelerations are to those of Euler parameters what velocities are to their rates.
-    found = [x.speeds(value, rate) for x, value, rate, _ in system._speeds(data.qpos, a)]
-    np.testing.assert_allclose(np.concatenate(found), data.qacc, rtol=1e-10, atol=1e-10)
+    data = moving(text, rng)
+    a = accelerations(system, data.qpos, data.qvel, data.ctrl)
+    np.testing.assert_allclose(a, data.qacc, rtol=1e-10, atol=1e-10)
 
 
 ALL = mjcf(MOTORS, LOOPS, bodies=BODY + FREE)
@@ -99,7 +97,7 @@ def read():
 @pytest.mark.slow
 def test_places_of_bodies_are_those_of_mujoco(read, rng):
     system = read.system
-    data, _ = moving(ALL, rng)
+    data = moving(ALL, rng)
     poses = system.poses(jnp.asarray(data.qpos))
     assert [*poses][1:] == ["crank", "rod", "plate", "arm"]
     for i, pose in enumerate(poses.values()):
@@ -111,9 +109,8 @@ def test_loops_are_closed_where_the_file_closes_them(read):
     labels, residuals = read.system.labels(), read.system.position_constraints(0.0, read.state.q)
     assert labels.constraints[:4] == ("pin x", "pin y", "pin z", "equality 1 x")
     assert labels.constraints[6:9] == ("follow", "equality 3", "glue x")
-    assert labels.constraints[-2:] == ("length of flight", "length of socket")
     assert residuals.size == len(labels.constraints) == len(labels.constraint_units)
-    closed = [x for x in labels.constraints if x[:4] in ("pin ", "glue", "leng", "equa")]
+    closed = [x for x in labels.constraints if x[:4] in ("pin ", "glue", "equa")]
     for name in (x for x in closed if x != "equality 3"):
         assert abs(residuals[labels.constraints.index(name)]) < 1e-12
     # y - y0 = 0.1 at the reference of the leading joint.
@@ -207,7 +204,7 @@ def test_what_flags_disable_is_not_there():
     bodies, q = read.system.bodies, read.state.q
     assert read.system.loops == ()
     assert read.system.potential_energy(0.0, q + 1.0) == 0.0
-    assert read.system.dissipation(0.0, q, q + 1.0) == 0.0
+    assert read.system.dissipation(0.0, q, read.state.v + 1.0) == 0.0
     swing: Any = bodies[0].joints[0]
     assert swing.armature == 0.01
     rubbed = BODY.replace("damping", "frictionloss='1' range='0 1' limited='true' damping")

@@ -197,7 +197,7 @@ def test_a_declared_mass_matrix_is_compared_with_the_energy():
     """check_system passes in silence, or says which entry differs, both values, and why."""
     state = jaxdae.State(jnp.array([0.3, 0.8]), jnp.array([2.0, -1.0]))
     assert jaxdae.check_system(Declared(), state) is None
-    message = r"Declared\.mass_matrix\[1, 1\] = 3.3, but the kinetic energy gives 3 .*delete"
+    message = r"Declared\.mass_matrix\[1, 1\] = 3.3, but the energies give 3 .*delete"
     with pytest.raises(ValueError, match=message):
         jaxdae.check_system(Declared(1.1), state)
     # Also where both are computed in single precision, to its round-off.
