@@ -13,10 +13,8 @@ from jaxdae.multibody.bodies import (
     Coupling as Coupling,
     Weld as Weld,
 )
-<<<<<<< HEAD
-from jaxdae.multibody.examination import doctor as doctor, LoopReport as LoopReport
-=======
 from jaxdae.multibody.bushing import Bushing as Bushing
+from jaxdae.multibody.examination import doctor as doctor, LoopReport as LoopReport
 from jaxdae.multibody.fluids import BoxDrag as BoxDrag
 from jaxdae.multibody.forces import (
     AbstractForce as AbstractForce,
@@ -27,7 +25,6 @@ from jaxdae.multibody.forces import (
     UserForce as UserForce,
     Wrench as Wrench,
 )
->>>>>>> main
 from jaxdae.multibody.joints import Ball as Ball, Free as Free, Hinge as Hinge, Slide as Slide
 from jaxdae.multibody.lengths import (
     AbstractLength as AbstractLength,

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.analysis.mobility import Mobility, mobility
 from jaxdae.diagnosis.failure import SimulationError
-from jaxdae.multibody.exact_motion import exact_motion, ExactMotion, Mobility, mobility
+from jaxdae.multibody.exact_motion import exact_motion, ExactMotion
 from jaxdae.multibody.mjcf_settings import write_settings
 from jaxdae.multibody.mujoco import compiled, load_mujoco, Names, read_mujoco
 from jaxdae.multibody.soft_constraints import Setting, setting_for_step, Softness
@@ -69,7 +70,7 @@ class LoopReport(NamedTuple):
             where none reached the end.
         written: path of the file with the suggestion; `None` without one.
         not_kept: what that file has not kept, in words; `None` where it has all.
-        mobility: degrees of freedom, rank and redundant equations.
+        mobility: degrees of freedom at the start, and redundant constraints by name.
         exact: the motion with exact loops; `None` without one.
         differences: of the coordinates of both runs from it, one for each unit.
         by_rk4: the setting for steps by RK4, and differences of MuJoCo's run by it; `None` for a
@@ -170,7 +171,7 @@ def doctor(
         lost = write_settings(mujoco, model, source, path, indices, setting)
         report = report._replace(written=path, not_kept=lost)
     tell("\n".join(_drifts(report)))
-    state = _state(mujoco, model, read.state, start)
+    state = _state(read.state, start)
     report = report._replace(mobility=mobility(read.system, state))
     tell("\n" + "\n".join(_mechanism(report)))
     report = _with_motion(report, read.system, state, start.ctrl)
@@ -199,15 +200,10 @@ def _loops(mujoco, model) -> list[Equality]:
     return equalities(mujoco, model, lambda i: names("equality", i))
 
 
-def _state(mujoco, model, rest: State, start: Start) -> State:
+def _state(rest: State, start: Start) -> State:
     """The start for the exact motion."""
-    v = start.qvel
-    if rest.v.size != model.nv:  # velocities are rates of the coordinates
-        ends = [start.qpos.copy(), start.qpos.copy()]
-        for q, sign in zip(ends, (-1.0, 1.0), strict=True):
-            mujoco.mj_integratePos(model, q, start.qvel, sign * 1e-5)
-        v = (ends[1] - ends[0]) / 2e-5
-    return State(jnp.asarray(start.qpos, rest.q.dtype), jnp.asarray(v, rest.q.dtype))
+    q, v = (jnp.asarray(x, rest.q.dtype) for x in (start.qpos, start.qvel))
+    return State(q, v, rest.w)
 
 
 def best_setting(mujoco, model, loops, start: Start, end: float, integrator: str, own: SoftRun):
@@ -278,9 +274,9 @@ def _with_rk4(mujoco, model, loops, start: Start, report: LoopReport, labels) ->
 
 def _differences(soft: SoftRun, exact: ExactMotion, labels) -> tuple[Difference, ...]:
     """The largest of each unit, up to where something else acts."""
-    ts = soft.ts[: len(exact.qpos)]
+    ts = soft.ts[: len(exact.q)]
     until = np.inf if soft.acted is None else soft.acted[0]
-    apart = np.abs(soft.qpos[: len(ts)] - exact.qpos)
+    apart = np.abs(soft.qpos[: len(ts)] - exact.q)
     apart = np.where(np.isfinite(apart) & (ts[:, None] <= until), apart, 0.0)
     found = []
     for unit in dict.fromkeys(labels.units):
@@ -382,22 +378,9 @@ def _suggested(report: LoopReport) -> Iterator[str]:
 
 
 def _mechanism(report: LoopReport) -> Iterator[str]:
-    """Degrees of freedom and redundant equations."""
-    found = report.mobility
-    if found is None:
-        return
-    yield (
-        f"degrees of freedom: {found.degrees_of_freedom}; rank of the loops: {found.rank} of "
-        f"{found.equations} equations"
-    )
-    if found.singular:
-        yield "the start is a singular position: the rank is larger around it"
-    alone = [x[0] for x in found.redundant if len(x) == 1]
-    if alone:
-        yield f"redundant, without effect: {', '.join(map(repr, alone))}"
-    for some in found.redundant:
-        if len(some) > 1:
-            yield f"redundant, one of: {', '.join(map(repr, some))}"
+    """Degrees of freedom and redundant constraints."""
+    if report.mobility is not None:
+        yield f"At the start: {report.mobility}"
 
 
 def _motions(report: LoopReport) -> Iterator[str]:
@@ -415,12 +398,7 @@ def _motions(report: LoopReport) -> Iterator[str]:
     if report.by_rk4 is not None:
         setting, after = report.by_rk4
         yield f"  what is left is of the steps: by RK4 with {setting} {', '.join(map(str, after))}"
-    if not exact.near_singular:
-        yield "near-singular positions along it: none"
-    for x in exact.near_singular[:5]:
-        yield (
-            f"near-singular position at {x.time:.4g} s: least singular value {x.value:.2g} (median "
-            f"{exact.typical:.2g})"
-        )
-    if len(exact.near_singular) > 5:
-        yield f"  and {len(exact.near_singular) - 5} more"
+    found = exact.mobility
+    yield f"Along that motion: {found}"
+    if not found.near_singularities:
+        yield "near-singular positions: none"
