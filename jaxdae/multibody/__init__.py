@@ -46,7 +46,13 @@ from jaxdae.multibody.joint_rows import (
     planar as planar,
     universal as universal,
 )
-from jaxdae.multibody.joints import Ball as Ball, Free as Free, Hinge as Hinge, Slide as Slide
+from jaxdae.multibody.joints import (
+    Ball as Ball,
+    Free as Free,
+    Hinge as Hinge,
+    Screw as Screw,
+    Slide as Slide,
+)
 from jaxdae.multibody.lengths import (
     AbstractLength as AbstractLength,
     Coordinate as Coordinate,

@@ -92,6 +92,6 @@ def _check_right_angle(kind: str, name: str, one, two):
     cosine = unit_vector(one) @ unit_vector(two)
     if fails(lambda x: abs(x) < 1e-6, cosine):
         raise ValueError(
-            f"multibody: the directions of {kind}({name!r}) are {float(np.arccos(cosine)):.4g} "
+            f"multibody: the directions of {kind}({name!r}) are {float(np.arccos(np.clip(cosine, -1, 1))):.4g} "
             f"rad apart; they are perpendicular, {np.pi / 2:.4g} rad."
         )
