@@ -1,6 +1,7 @@
 """Multibody: rigid bodies, joints and loops, declared or read from files."""
 
 from jaxdae import names as _names
+from jaxdae.multibody.assembly import assemble as assemble, AssemblyError as AssemblyError
 from jaxdae.multibody.bodies import (
     Body as Body,
     Connection as Connection,
