@@ -74,7 +74,7 @@ def assemble(
         turned = _half_turns(system, place)
         closed = np.abs(residual).max(initial=0.0) <= limit * (1 + np.abs(place).max(initial=0.0))
         if closed and not turned:
-            return consistent_state(system, place, state.v, t, w=state.w)
+            return consistent_state(system, place, state.v, float(t), w=state.w)
         left = (np.inf if closed else np.linalg.norm(residual)), residual, turned
         best = left if best is None or left[0] < best[0] else best
     assert best is not None
@@ -84,7 +84,8 @@ def assemble(
 def _closest(system: Multibody, t, q, free: np.ndarray, first: np.ndarray):
     """Coordinates with the least sum of squares next to a place, and the residuals there."""
     all_of = lambda x: _spread(x, free, q.dtype)  # noqa: E731
-    found = least_squares(
+    solve: Any = least_squares
+    found = solve(
         lambda x: np.asarray(_residuals(system, t, q, all_of(x))[0], float),
         first,
         lambda x: np.asarray(_slopes(system, t, q, all_of(x)), float)[:, free],

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.multibody.bodies import AbstractLoop, Body, Connection, Coupling, Motor, Weld
+from jaxdae.multibody.bodies import AbstractLoop, Body, Connection, Coupling, Weld
 from jaxdae.multibody.comparison import compare
 from jaxdae.multibody.joints import AbstractJoint, Ball, Free, Hinge, Slide
+from jaxdae.multibody.motors import Motor
 from jaxdae.multibody.system import Multibody, unused
 from jaxdae.systems import State
 
