@@ -15,6 +15,15 @@ from jaxdae.multibody.bodies import (
     Weld as Weld,
 )
 from jaxdae.multibody.bushing import Bushing as Bushing
+from jaxdae.multibody.closures import (
+    CylindricalLoop as CylindricalLoop,
+    HingeLoop as HingeLoop,
+    Perpendicular as Perpendicular,
+    PlanarLoop as PlanarLoop,
+    ScrewLoop as ScrewLoop,
+    SlideLoop as SlideLoop,
+    UniversalLoop as UniversalLoop,
+)
 from jaxdae.multibody.fluids import BoxDrag as BoxDrag
 from jaxdae.multibody.forces import (
     AbstractForce as AbstractForce,
@@ -24,6 +33,19 @@ from jaxdae.multibody.forces import (
     Motion as Motion,
     UserForce as UserForce,
     Wrench as Wrench,
+)
+from jaxdae.multibody.gears import GearPair as GearPair, RackAndPinion as RackAndPinion
+from jaxdae.multibody.guides import (
+    PointOnCurve as PointOnCurve,
+    PointOnLine as PointOnLine,
+    PointOnPlane as PointOnPlane,
+    PointOnSurface as PointOnSurface,
+    Rod as Rod,
+)
+from jaxdae.multibody.joint_rows import (
+    cylindrical as cylindrical,
+    planar as planar,
+    universal as universal,
 )
 from jaxdae.multibody.joints import Ball as Ball, Free as Free, Hinge as Hinge, Slide as Slide
 from jaxdae.multibody.lengths import (
@@ -36,11 +58,20 @@ from jaxdae.multibody.mujoco import (
     ImportedMechanism as ImportedMechanism,
     read_mujoco as read_mujoco,
 )
+from jaxdae.multibody.prescribed import (
+    PrescribedJoint as PrescribedJoint,
+    PrescribedPoint as PrescribedPoint,
+)
 from jaxdae.multibody.reactions import (
     Reaction as Reaction,
     Reactions as Reactions,
     reactions as reactions,
     reactions_at as reactions_at,
+)
+from jaxdae.multibody.rolling import (
+    RollingSphere as RollingSphere,
+    RollingWheel as RollingWheel,
+    Skate as Skate,
 )
 from jaxdae.multibody.springs import (
     Characteristic as Characteristic,

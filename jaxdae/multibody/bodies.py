@@ -156,10 +156,10 @@ class AbstractLoop(Module):
         return ()
 
 
-def _axes(values: str) -> str:
+def axes_of_space(values: str) -> str:
     """Axes of space, each once."""
     if not values or set(values) - {*"xyz"} or len({*values}) < len(values):
-        raise ValueError(f"Connection: axes are some of 'xyz', each once; got {values!r}.")
+        raise ValueError(f"multibody: axes are some of 'xyz', each once; got {values!r}.")
     return values
 
 
@@ -183,7 +183,7 @@ class Connection(AbstractLoop):
     second: str | None = eqx.field(static=True, default=None)
     anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     other: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
-    axes: str = eqx.field(static=True, default="xyz", converter=_axes)
+    axes: str = eqx.field(static=True, default="xyz", converter=axes_of_space)
 
     def residuals(self, t, poses, values):
         del t, values

@@ -101,10 +101,11 @@ class Multibody(System):
                 for where, of_kind, name in element.parts():
                     _known(f"{where} of {kind} {element.name!r}", name, known[of_kind])
         for loop in self.loops:
-            among = {"first": seen, "second": seen, "joint": single, "by": single}
+            among = {"first": seen, "second": seen, "housing": seen, "joint": single, "by": single}
             for field, names in among.items():
                 _known(f"{field} of {loop.name!r}", getattr(loop, field, None), names)
-            for one, other in (("first", "second"), ("joint", "by")):
+            between = [x for x in ("first", "second", "housing") if hasattr(loop, x)]
+            for one, other in (*itertools.combinations(between, 2), ("joint", "by")):
                 pair = getattr(loop, one, loop), getattr(loop, other, None)
                 if pair[0] == pair[1]:
                     raise ValueError(
