@@ -1,5 +1,6 @@
 """The contract of force elements, and the generalized force that loads on bodies and joints are."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -78,7 +79,8 @@ class Wrench(NamedTuple):
         return cls(pose.turn.T @ slope.place, 2 * vector(pose.turn.T @ slope.turn))
 
 
-class Load(Module):
+@dataclasses.dataclass(frozen=True)
+class Load:
     """What acts on bodies and on joints.
 
     Args:
@@ -86,8 +88,8 @@ class Load(Module):
         joints: forces or torques by joint, of the shape of its velocities.
     """
 
-    wrenches: dict[str | None, Wrench] = eqx.field(default_factory=dict)
-    joints: dict[str, Float[Array, " size"]] = eqx.field(default_factory=dict)
+    wrenches: dict[str | None, Wrench] = dataclasses.field(default_factory=dict)
+    joints: dict[str, Float[Array, " size"]] = dataclasses.field(default_factory=dict)
 
     def plus(self, other: "Load") -> "Load":
         """Both together."""
@@ -278,8 +280,12 @@ def total_load(
     for force, own_w, own_u in shares(forces, w, u, motion.gravity.dtype):
         load = force.load(t, motion, own_w, own_u)
         _check_load(force.name, load, motion)
+        on_bodies: dict[str | None, Wrench] = {
+            k: x for k, x in load.wrenches.items() if k is not None
+        }
         # Before sums: kernels of single precision have no numbers of double precision.
-        total = total.plus(in_dtype(load, motion.gravity.dtype))
+        own = in_dtype((on_bodies, load.joints), motion.gravity.dtype)
+        total = total.plus(Load(*own))
     return total
 
 
@@ -315,9 +321,21 @@ def applied_wrenches(
 
 
 def shares(forces: Sequence[AbstractForce], w, u, dtype):
-    """Of each element: itself, its states, its inputs; zeros where `w` or `u` is `None`."""
-    w = jnp.zeros(sum(len(x.states()) for x in forces), dtype) if w is None else w
-    u = jnp.zeros(sum(len(x.inputs()) for x in forces), dtype) if u is None else jnp.asarray(u)
+    """Of each element: itself, its states, its inputs; zeros where `w` or `u` is `None`.
+
+    Raises:
+        ValueError: for too few states or inputs.
+    """
+    states = [name for x in forces for name, _ in x.states()]
+    inputs = [name for x in forces for name, _ in x.inputs()]
+    w = jnp.zeros(len(states), dtype) if w is None else w
+    u = jnp.zeros(len(inputs), dtype) if u is None else jnp.asarray(u, dtype)
+    for what, given, names in (("actuator states", w, states), ("control inputs", u, inputs)):
+        if given.shape[-1] < len(names):
+            raise ValueError(
+                f"Multibody: motors and forces have {len(names)} {what} ({', '.join(names)}); got "
+                f"{given.shape[-1]}. start() has the states, a controller gives the inputs."
+            )
     at_w = at_u = 0
     for force in forces:
         k, s = len(force.states()), len(force.inputs())
@@ -366,9 +384,8 @@ def generalized(
         jnp.asarray(load.joints.get(k, jnp.zeros_like(x)), v.dtype) for k, x in speeds.items()
     ]
     total = jnp.concatenate([*joints, jnp.zeros(0, v.dtype)])
-    wrenches = {k: x for k, x in load.wrenches.items() if k is not None}
-    if wrenches:
-        _, pull = jax.vjp(lambda v: {k: twists_of(v)[k] for k in wrenches}, v)
-        dual = {name: Twist(x.force, x.torque) for name, x in wrenches.items()}
+    if load.wrenches:
+        _, pull = jax.vjp(lambda v: {k: twists_of(v)[k] for k in load.wrenches}, v)
+        dual = {name: Twist(x.force, x.torque) for name, x in load.wrenches.items()}
         total = total + pull(dual)[0]
     return total

@@ -1,7 +1,6 @@
 """Lengths: numbers that a configuration has, along which springs, dampers and motors act."""
 
 import abc
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -78,6 +77,10 @@ class Coordinate(AbstractLength):
     def parts(self):
         return (("the joint", COORDINATE, self.joint),)
 
+    def moving(self, motion):
+        value, speed = motion.values[self.joint], motion.speeds[self.joint]
+        return Moving(value[0], speed[0], Load({}, {self.joint: jnp.ones_like(speed)}))
+
 
 def distance(one: Float[Array, " 3"], two: Float[Array, " 3"]) -> Float[Array, ""]:
     """Between two points [m]; where they meet it has the slope zero."""
@@ -119,8 +122,3 @@ def along(value: str | AbstractLength) -> AbstractLength:
         f"a force acts along a length or the name of a hinge or slide; got {value!r}. Give "
         "Distance, FixedTendon, SpatialTendon or another AbstractLength."
     )
-
-
-def numbered(parts: Sequence[Part], what: str) -> tuple[Part, ...]:
-    """Parts with the place of the length that they belong to."""
-    return tuple((f"{where} of {what}", kind, name) for where, kind, name in parts)

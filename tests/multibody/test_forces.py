@@ -89,7 +89,7 @@ def _run(system, state, backend: Any = "native", t1=0.4, dt=0.005, **settings):
 
 
 def _inputs(t, q, v, w):
-    return jnp.array([1.0, 2.0, 0.5, 0.3]) * jnp.cos(t)
+    return jnp.array([1.0, 2.0, 0.5, 0.3], t.dtype) * jnp.cos(t)
 
 
 @pytest.fixture(scope="module")
@@ -403,10 +403,47 @@ def test_loads_that_nothing_can_have_are_refused(load, words):
         _applied(system, [0.0])
 
 
+def test_too_few_states_or_inputs_are_refused():
+    q = jnp.zeros(3)
+    for w, u, words in (
+        (jnp.zeros(0), None, "2 actuator states (current of voltage, activation of propeller); g"),
+        (None, jnp.zeros(1), "4 control inputs (drive, voltage, propeller, thrust); got 1. start"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            ARM.force(0.0, q, q, w, u)
+
+
 def test_the_relaxed_coordinates_of_a_spring_are_those_of_its_joint():
     system = Multibody([TURNED], forces=[JointSpring("s", "angle", 1.0, (1.0, 0, 0, 0))])
     with pytest.raises(ValueError, match=re.escape("relaxed has shape (4,); the joint 'angle' ha")):
         system.potential_energy(0.0, jnp.zeros(1))
+
+
+def test_forces_between_two_bodies_are_opposite_and_those_of_the_generalized_force():
+    """Their sum and their moment about the origin are zero, springs and dampers together."""
+    other = Marker("arm", (0.1, 0.2, -0.1), (1.0, 0.3, 0.2, 0.1))
+    between = Multibody(
+        BODIES,
+        forces=[
+            SpringDamper("strut", Distance(other, TIP), 20.0, 0.1, 2.0),
+            TorsionSpring("twist", other, TIP, (3.0, 0.5), 0.2),
+            Bushing("bushing", other, TIP, (1.0, 2.0, 3.0), (0.1, 0.2, 0.3), 0.1, 0.05),
+        ],
+    )
+    q, v = START.q, START.v
+    wrenches = between.applied_wrenches(0.0, q, v, None, None)
+    force, moment = np.zeros(3), np.zeros(3)
+    for name, wrench in wrenches.items():
+        pose = between.poses(q)[name]
+        here = np.asarray(pose.turn @ wrench.force)
+        force += here
+        moment += np.asarray(pose.turn @ wrench.torque) + np.cross(pose.place, here)
+    np.testing.assert_allclose(force, 0.0, atol=1e-13)
+    np.testing.assert_allclose(moment, 0.0, atol=1e-13)
+    of_bodies = lambda v: {k: between.twists(q, v)[k] for k in wrenches}  # noqa: E731
+    twists, pull = jax.vjp(of_bodies, v)
+    dual = {k: type(x)(*wrenches[k]) for k, x in twists.items()}
+    np.testing.assert_allclose(pull(dual)[0], _applied(between, q, v), rtol=1e-12, atol=1e-13)
 
 
 def test_reactions_know_what_forces_exert_on_bodies():
@@ -444,6 +481,9 @@ def test_reactions_know_what_forces_exert_on_bodies():
 def test_nothing_happens_to_the_ground_and_by_an_input_that_is_not_given():
     system = Multibody([TURNED], [], [Motor("u", Coordinate("angle"))], forces=[
         PointForce("push", BASE, (1.0, 2.0, 3.0)),
+        UserForce("pair", lambda t, motion, w, u: Load({
+            None: Wrench(jnp.ones(3), jnp.ones(3)), "disk": Wrench(jnp.ones(3), jnp.zeros(3)),
+        })),
         UserForce("heat", rayleigh=lambda t, motion: 0.5 * motion.speeds["angle"][0] ** 2),
         UserForce("well", potential=lambda t, configuration: configuration.values["angle"][0]),
     ])  # fmt: skip
