@@ -7,6 +7,7 @@ from jaxdae.multibody.applied import (
     PointForce as PointForce,
     Site as Site,
 )
+from jaxdae.multibody.assembly import assemble as assemble, AssemblyError as AssemblyError
 from jaxdae.multibody.bodies import (
     Body as Body,
     Connection as Connection,
