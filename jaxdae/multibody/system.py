@@ -143,6 +143,11 @@ class Multibody(System):
         names = [x.name for x in self.joints()]
         return {x: numbers[a:b] for x, a, b in zip(names, ends[:-1], ends[1:], strict=True)}
 
+    @property
+    def velocities_are_rates(self) -> bool:
+        """Whether velocities are the rates of the coordinates: without balls and free bodies."""
+        return all(x.size == x.freedoms for x in self.joints())
+
     def rate(self, t, q, v):
         """Rates of the coordinates: of quaternions by angular velocities, shape `(n,)`."""
         values, speeds = self.values(q), self.speeds(v)
