@@ -360,6 +360,10 @@ def _more_directions(arguments, axes_in, run, axes: Axes, active, directions: in
         at = axes.rank if has else 0
         x = stacked(x, a, at, size)  # fmt: skip
         joined.append((x.reshape(*x.shape[:at], size * directions, *x.shape[at + 2 :]), at))
+    if _in_lanes(run, axes, size * directions):
+        entries = _directions_in_lanes(primals, [x for x, _ in joined], run, axes, active)
+        entries = [x.reshape(size, directions, *x.shape[1:]) for x in entries]
+        return entries, [0] * len(entries)
     parts = []
     most = _most_directions(run)
     for first in range(0, size * directions, most):
@@ -374,6 +378,37 @@ def _more_directions(arguments, axes_in, run, axes: Axes, active, directions: in
     shape = axes.shape
     entries = [x.reshape(*shape, size, directions, *x.shape[axes.rank + 1 :]) for x in entries]
     return entries, [axes.rank] * len(entries)
+
+
+# Directions of a single run are followed beside each other in so many lanes, a few in each, where
+# there are as many as this at least. On every machine, so that programs are the same.
+_LANES, _FEWEST_IN_LANES = 8, 3
+
+
+def _in_lanes(run: KernelRun, axes: Axes, directions: int) -> bool:
+    """Whether that is worth it: of implicit methods it takes long to compile."""
+    explicit = run.problem.method.evaluates_only
+    return axes.rank == 0 and explicit and directions >= _FEWEST_IN_LANES
+
+
+def _directions_in_lanes(primals, moves, run: KernelRun, axes: Axes, active) -> list:
+    """Derivatives of a single run in many directions, the first axis of each of the moves."""
+    count, entries = moves[0].shape[0], []
+    most = _LANES * _most_directions(run)
+    for first in range(0, count, most):
+        some = [x[first : first + most] for x in moves]
+        each = -(-some[0].shape[0] // _LANES)
+        lanes = -(-some[0].shape[0] // each)
+        left = lanes * each - some[0].shape[0]
+        wide = [jnp.pad(x, [(0, left), *[(0, 0)] * (x.ndim - 1)]) for x in some]
+        wide = [x.reshape(lanes, each, *x.shape[1:]) for x in wide]
+        beside = Axes((lanes,), (*axes.batched[: len(primals)], *(True for _ in moves)))
+        parts = _tangents.bind(
+            *primals, *wide, run=run, axes=beside, active=active, directions=each
+        )
+        parts = [x.reshape(lanes * each, *x.shape[2:]) for x in parts]
+        entries.append([x[: x.shape[0] - left] for x in parts])
+    return [jnp.concatenate(x) for x in zip(*entries, strict=True)]
 
 
 def _tangents_jvp(primals, tangents, **parameters):
