@@ -201,8 +201,8 @@ def minimize(
 
     Args:
         method: of descent.
-        function: `point -> (value, aux)`; for Gauss-Newton `point -> ((residuals, rows), aux)`, with
-            the derivatives of all residuals by one entry of the point in each row.
+        function: `point -> (value, aux)`; for Gauss-Newton `point -> ((residuals, rows), aux)`,
+            with derivatives of all residuals by one entry of the point in each row.
         start: where the search begins; between the bounds.
         otherwise: where it begins when the function is not finite there.
         bounds: lower and upper ones, each of shape `(n,)`, infinite where there is none.
