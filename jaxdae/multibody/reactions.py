@@ -52,8 +52,8 @@ class Reactions(NamedTuple):
 
     Args:
         joints: by joint, on the body that it moves, by its parent. Along the directions in which a
-            joint is free it is what its spring, damper, motor and coupling give, less what its
-            armature takes.
+            joint is free it is what its spring, damper, motor and coupling give, and other forces
+            on joints such as fixed tendons, less what its armature takes.
         loops: by loop between two bodies, on the first one, by the second.
     """
 
@@ -104,18 +104,28 @@ def reactions(run: Any, *, axes: Literal["space", "body"] = "space") -> Reaction
 
 
 def reactions_at(
-    system: Multibody, t, q, v, a, multipliers, *, axes: Literal["space", "body"] = "space"
+    system: Multibody,
+    t,
+    q,
+    v,
+    a,
+    multipliers,
+    *,
+    w=None,
+    u=None,
+    axes: Literal["space", "body"] = "space",
 ) -> Reactions:
     r"""Reactions in all joints at one state, from accelerations and multipliers.
 
     By Newton and Euler on the bodies `b` that a joint carries, directly or not,
 
-        F = sum (m c'' - m g - F_loops),        N = sum (c x (m c'' - m g) + L' - N_loops)
+        F = sum (m c'' - m g - F_loops - F_forces)
+        N = sum (c x (m c'' - m g) + L' - N_loops - N_forces)
 
-    with `L` the angular momentum about the centre of mass, moments about the origin of space, and
-    what loops exert on the bodies by virtual power, `-lam . d(phi)` for all displacements of both
-    bodies. Where constraints are redundant, not all components are unique [Wojtyra2005]: those that
-    a change of the multipliers in the kernel of `J^T` changes are marked.
+    with `L` the angular momentum about the centre of mass, moments about the origin of space, what
+    force elements exert on bodies, and what loops do by virtual power, `-lam . d(phi)` for all
+    displacements of both bodies. Where constraints are redundant, not all components are unique
+    [Wojtyra2005]: those that a change of the multipliers in the kernel of `J^T` changes are marked.
 
     Args:
         system: the mechanism.
@@ -124,6 +134,8 @@ def reactions_at(
         v: velocities.
         a: accelerations, of the shape of `v`; at rest zeros.
         multipliers: `lam` of `M a + J^T lam = f`, shape `(m+r,)`, as those of an `Equilibrium`.
+        w: actuator state, zeros by default.
+        u: control input, zeros by default.
         axes: `"space"`, or `"body"` for those of the body that a joint moves, of a loop the first.
 
     Returns:
@@ -135,12 +147,14 @@ def reactions_at(
     _check_axes(axes)
     q, v, a, lam = as_floats(q, v, a, multipliers)
     system, t = in_dtype(system, q.dtype), jnp.asarray(t, q.dtype)
-    return _in_order(system, _at(system, t, q, v, a, lam, axes == "space"))
+    w, u = (None if x is None else jnp.asarray(x, q.dtype) for x in (w, u))
+    return _in_order(system, _at(system, t, q, v, a, lam, w, u, axes == "space"))
 
 
 @jit(options=BRIEFLY)
-def _at(system: Multibody, t, q, v, a, lam, in_space: bool) -> Reactions:
+def _at(system: Multibody, t, q, v, a, lam, w, u, in_space: bool) -> Reactions:
     poses = system.poses(q)
+    applied = system.applied_wrenches(t, q, v, w, u)
     loops = _effects(system, t, q, v, lam.size)
     inertial = _inertial_wrenches(system, t, q, v, a)
     # Of each body and all that it carries: what is needed, and what loops give for each multiplier.
@@ -149,6 +163,10 @@ def _at(system: Multibody, t, q, v, a, lam, in_space: bool) -> Reactions:
         weight = body.mass * system.gravity
         centre = poses[body.name].point(body.centre)
         needed[body.name] = inertial[body.name] - _about_origin(centre, weight)
+        if body.name in applied:
+            turn, place = poses[body.name].turn, poses[body.name].place
+            force, torque = (turn @ x for x in applied[body.name])
+            needed[body.name] -= _about_origin(place, force).at[3:].add(torque)
         given[body.name] = sum(
             (x[body.name] for x in loops.values()), jnp.zeros((6, lam.size), q.dtype)
         )
@@ -229,7 +247,7 @@ def _of_row(axes: Literal["space", "body"], run, t, y) -> Reactions:
     else:
         d = evaluate(run.system, t, state.q, state.v, state.w, u)
         a = jnp.linalg.solve(d.mass, d.force - d.jac.T @ lam)
-    found = reactions_at(run.system, t, state.q, state.v, a, lam, axes=axes)
+    found = reactions_at(run.system, t, state.q, state.v, a, lam, w=state.w, u=u, axes=axes)
     # Rows that were not reached are marked by values that are no numbers.
     return jax.tree.map(lambda x: x.astype(state.q.dtype), found)
 
