@@ -273,6 +273,16 @@ def test_a_time_constant_that_mujoco_raises_is_named(monkeypatch):
     assert "raises the time constant of 'pin' from 0.0005 s to 0.004 s, two steps" in str(report)
 
 
+def test_what_mujoco_warns_of_is_in_the_report(monkeypatch, tmp_path, capfd):
+    mujoco_alone(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    report = doctor(changed(PIN, f'{PIN} solref="-100 1"'), end=0.1)
+    assert "MuJoCo warns: mixed solref format, replacing with default" in str(report)
+    # Neither its messages nor its file.
+    assert [*tmp_path.iterdir()] == []
+    assert capfd.readouterr() == ("", "")
+
+
 LIMIT = ('<joint name="rocker"/>', '<joint name="rocker" range="-20 20" limited="true"/>')
 MOTOR = ("</mujoco>", "<actuator><motor joint='crank' forcerange='-1 1'/></actuator><keyframe>"
          "<key name='drive' ctrl='5'/></keyframe></mujoco>")  # fmt: skip
