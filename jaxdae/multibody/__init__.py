@@ -24,6 +24,7 @@ from jaxdae.multibody.closures import (
     SlideLoop as SlideLoop,
     UniversalLoop as UniversalLoop,
 )
+from jaxdae.multibody.examination import doctor as doctor, LoopReport as LoopReport
 from jaxdae.multibody.fluids import BoxDrag as BoxDrag
 from jaxdae.multibody.forces import (
     AbstractForce as AbstractForce,
