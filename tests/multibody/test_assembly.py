@@ -16,9 +16,14 @@ from jaxdae.multibody import (
     Ball,
     Body,
     Connection,
+    CylindricalLoop,
     Hinge,
+    HingeLoop,
     Multibody,
+    PlanarLoop,
+    ScrewLoop,
     Slide,
+    SlideLoop,
     Weld,
 )
 
@@ -93,6 +98,15 @@ def test_half_a_turn_is_not_closed():
     system = Multibody([body], [Weld("weld", "body", orientation=(0, 0, 0, 1))])
     with pytest.raises(AssemblyError, match="'weld' is half a turn away from where it is to be"):
         assemble(system, starts=2)
+
+
+@pytest.mark.parametrize("kind", [HingeLoop, CylindricalLoop, PlanarLoop, SlideLoop, ScrewLoop])
+def test_a_reversed_axis_is_not_closed(kind):
+    """From three radians the residuals of a hinge about x vanish at half a turn first."""
+    body = Body("body", Hinge("h", (1, 0, 0)), mass=1.0, inertia=(1.0, 1.0, 1.0))
+    state = assemble(Multibody([body], [kind("loop", None, "body")]), [3.0])
+    turns = float(state.q[0]) / (2 * np.pi)
+    assert turns == pytest.approx(round(turns), abs=1e-9)
 
 
 def test_closed_mechanisms_stay_and_what_is_wrong_is_refused():
