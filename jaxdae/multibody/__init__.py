@@ -24,6 +24,7 @@ from jaxdae.multibody.closures import (
     SlideLoop as SlideLoop,
     UniversalLoop as UniversalLoop,
 )
+from jaxdae.multibody.examination import doctor as doctor, LoopReport as LoopReport
 from jaxdae.multibody.fluids import BoxDrag as BoxDrag
 from jaxdae.multibody.forces import (
     AbstractForce as AbstractForce,
@@ -47,7 +48,13 @@ from jaxdae.multibody.joint_rows import (
     planar as planar,
     universal as universal,
 )
-from jaxdae.multibody.joints import Ball as Ball, Free as Free, Hinge as Hinge, Slide as Slide
+from jaxdae.multibody.joints import (
+    Ball as Ball,
+    Free as Free,
+    Hinge as Hinge,
+    Screw as Screw,
+    Slide as Slide,
+)
 from jaxdae.multibody.lengths import (
     AbstractLength as AbstractLength,
     Coordinate as Coordinate,

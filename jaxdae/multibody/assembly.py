@@ -24,7 +24,7 @@ from jaxdae.multibody.system import Multibody
 from jaxdae.systems import ConsistencyError, consistent_state, State
 from jaxdae.systems.checks import check_finite, check_functions
 from jaxdae.systems.kinematics import moved
-from jaxdae.systems.precision import in_dtype
+from jaxdae.systems.precision import as_floats, in_dtype
 
 
 class AssemblyError(ConsistencyError):
@@ -69,7 +69,8 @@ def assemble(
     if not are_known(system, q, t):
         raise ValueError("assemble: a search needs numbers; call it outside of jax.jit.")
     start = system.start()
-    state = State(start.q if q is None else jnp.asarray(q, start.q.dtype), start.v, start.w)
+    (q,) = as_floats(start.q if q is None else q)
+    state = State(q, start.v.astype(q.dtype), start.w.astype(q.dtype))
     system = in_dtype(system, state.q.dtype)
     check_functions(system, state, t=t, forces=False)
     check_finite(state)

@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.checks import fails
 from jaxdae.multibody import rotations
 from jaxdae.multibody.bodies import AbstractLoop, quaternion
-from jaxdae.multibody.joints import Pose, space_vector, unit_vector
+from jaxdae.multibody.joints import Pose, screw_pitch, space_vector, unit_vector
 
 
 def optional_axis(values) -> Float[Array, " 3"] | None:
@@ -252,15 +251,6 @@ class SlideLoop(AbstractPair):
         return named(self.name, _ACROSS + tuple((f"about {x}", "rad") for x in "xyz"))
 
 
-def _pitch(value):
-    if fails(lambda x: np.isfinite(x) and x != 0, value):
-        raise ValueError(
-            f"ScrewLoop: the pitch is {value} m each turn; give a number that is not zero, or take "
-            "a HingeLoop, which does not advance."
-        )
-    return value
-
-
 class ScrewLoop(AbstractPair):
     r"""A screw in its nut that closes a loop: five equations.
 
@@ -290,7 +280,7 @@ class ScrewLoop(AbstractPair):
     """
 
     axis: Float[Array, " 3"] = eqx.field(converter=unit_vector, default=(0.0, 0.0, 1.0))
-    pitch: float = eqx.field(converter=_pitch, default=1.0)
+    pitch: float = eqx.field(converter=screw_pitch, default=1.0)
     orientation: Float[Array, " 4"] = eqx.field(converter=quaternion, default=(1.0, 0.0, 0.0, 0.0))
 
     def residuals(self, t, poses, values):

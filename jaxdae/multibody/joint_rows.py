@@ -1,5 +1,6 @@
 """Joints of a tree that are several hinges and slides in a row: for the `joints` of a `Body`."""
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -89,7 +90,7 @@ def planar(
 
 def _check_right_angle(kind: str, name: str, one, two):
     """To round-off of single precision."""
-    cosine = unit_vector(one) @ unit_vector(two)
+    cosine = jnp.clip(unit_vector(one) @ unit_vector(two), -1.0, 1.0)
     if fails(lambda x: abs(x) < 1e-6, cosine):
         raise ValueError(
             f"multibody: the directions of {kind}({name!r}) are {float(np.arccos(cosine)):.4g} "

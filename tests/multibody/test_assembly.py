@@ -113,6 +113,9 @@ def test_closed_mechanisms_stay_and_what_is_wrong_is_refused():
     system = four_bar(1.0, 2.0, 1.0, 2.0)
     q = jnp.array([1.0, -1.0, 1.0])
     np.testing.assert_allclose(assemble(system, q).q, q, atol=1e-12)
+    single = assemble(system, jnp.array([0.9, -0.8, 1.1], jnp.float32)).q
+    assert single.dtype == jnp.float32
+    np.testing.assert_allclose(single[0] + single[1], 0.0, atol=1e-5)
     free = Multibody(system.bodies)
     np.testing.assert_array_equal(assemble(free).q, free.start().q)
     with pytest.raises(ValueError, match=re.escape("no joint is called 'knee'; there are: crank")):

@@ -1,5 +1,7 @@
 """Joints that close loops, against the same joints in a tree, and against known motions."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,6 @@ from jaxdae.multibody import (
     Ball,
     Body,
     Connection,
-    Coupling,
     cylindrical,
     CylindricalLoop,
     Free,
@@ -21,6 +22,7 @@ from jaxdae.multibody import (
     planar,
     PlanarLoop,
     reactions_at,
+    Screw,
     ScrewLoop,
     Slide,
     SlideLoop,
@@ -51,7 +53,7 @@ PAIRS = [
      UniversalLoop("cross", "base", "cross", **POINTS, **THERE, other_axis=PIN), 4),
     ("plane", planar("plane", AXIS), PlanarLoop("plane", "base", "plane", **POINTS, **NORMALS), 3),
     ("ball", Ball("ball", ANCHOR), Connection("ball", "base", "ball", **POINTS), 3),
-    ("screw", cylindrical("screw", AXIS, ANCHOR),
+    ("screw", Screw("screw", AXIS, anchor=ANCHOR, pitch=PITCH),
      ScrewLoop("screw", "base", "screw", **POINTS, **THERE, pitch=PITCH,
                orientation=QUATERNION), 5),
     ("fixed", (), Weld("fixed", "base", "fixed", **POINTS, orientation=QUATERNION), 6),
@@ -65,7 +67,6 @@ def _body(name, joints, parent=None, place=(0, 0, 0), orientation=(1, 0, 0, 0)):
 TREE = Multibody(
     [_body("base", Free("base")),
      *(_body(name, joints, "base", PLACE, QUATERNION) for name, joints, _, _ in PAIRS)],
-    [Coupling("thread", "screw along", "screw about", (0.0, PITCH / (2 * np.pi)))],
 )  # fmt: skip
 SPACE = Multibody(
     [_body(name, Free(name)) for name in ("base", *(x[0] for x in PAIRS))], [x[2] for x in PAIRS]
@@ -77,11 +78,7 @@ def _state_of_tree():
     rng = np.random.default_rng(3)
     q = np.asarray(TREE.start().q) + rng.normal(size=TREE.start().q.shape)
     v = rng.normal(size=TREE.start().v.shape)
-    names, moving = TREE.labels().coordinates, [y for x in TREE.joints() for y, _ in x.velocities()]
-    for found, about in ((q, 13.0), (v, 3.0)):
-        at = names if found is q else moving
-        found[at.index("screw about")] = about
-        found[at.index("screw along")] = PITCH * about / (2 * np.pi)
+    q[TREE.labels().coordinates.index("screw")] = 13.0
     return jnp.asarray(q), jnp.asarray(v)
 
 
@@ -160,6 +157,46 @@ def test_each_joint_has_as_many_independent_equations_as_it_takes_freedoms(star)
         singular = np.linalg.svd(jac[at : at + count], compute_uv=False)
         assert singular[-1] > 0.1 * min(1.0, PITCH), (name, singular)
         at += count
+
+
+def test_a_nut_turns_as_it_falls():
+    """`s'' = -m g / (m + I (2 pi / p)^2)`, and its energies are those of its dynamics."""
+    mass, moment, pitch = 1.3, 0.02, -0.2
+    nut = Body("nut", Screw("angle", pitch=pitch), mass=mass, inertia=(moment,) * 3)
+    system = Multibody([nut])
+    state = jaxdae.State([40.0], [-3.0])
+    jaxdae.check_system(system, state)
+    np.testing.assert_allclose(system.poses(state.q)["nut"].place, [0, 0, pitch * 40 / (2 * np.pi)])
+    terms = jaxdae.evaluate(system, 0.0, state.q, state.v)
+    falling = pitch / (2 * np.pi) * terms.force / terms.mass[0]
+    expected = -9.81 * mass / (mass + moment * (2 * np.pi / pitch) ** 2)
+    np.testing.assert_allclose(falling, expected, rtol=1e-14)
+
+
+def test_rows_of_joints_have_directions():
+    """A plane's second direction completes a right-handed frame; both are in the plane."""
+    one, two, turn = planar("table", (0, -2, 0), (3, 0, 0))
+    np.testing.assert_allclose([one.axis, two.axis, turn.axis], [[1, 0, 0], [0, 0, 1], [0, -1, 0]])
+    one, two, _ = planar("table", AXIS)
+    np.testing.assert_allclose(np.cross(one.axis, two.axis), AXIS, atol=1e-15)
+    names = [x.name for x in (*cylindrical("a"), *universal("b"), *planar("c"))]
+    assert names == ["a along", "a about", "b 1", "b 2", "c 1", "c 2", "c about"]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: universal("u", AXIS, (1, 0, 0)), "the directions of universal('u') are 1.203 rad"),
+        (lambda: planar("p", AXIS, AXIS), "planar('p') are 0 rad apart; they are perpendicular"),
+        (lambda: Screw("s", pitch=np.nan), "the pitch of a screw is nan m each turn"),
+        (lambda: SlideLoop("s", "a", orientation=(0, 0, 0, 0)), "a quaternion has a direction"),
+        (lambda: HingeLoop("h", "a", other_axis=(0, 0, 0)), "an axis has a direction"),
+        (lambda: Multibody([], [HingeLoop("h", None)]), "first and second of 'h' are both the gro"),
+    ],
+)
+def test_joints_without_directions_are_refused(make, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        make()
 
 
 @pytest.mark.slow

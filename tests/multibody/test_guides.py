@@ -170,7 +170,7 @@ ROD = Body("rod", Hinge("angle"), mass=1.0, inertia=(1.0, 1.0, 1.0))
     ("make", "words"),
     [
         (lambda: Rod("r", "rod", length=0.0), "Rod: the length is 0.0 m; it is positive."),
-        (lambda: ScrewLoop("s", "rod", pitch=0.0), "ScrewLoop: the pitch is 0.0 m each turn"),
+        (lambda: ScrewLoop("s", "rod", pitch=0.0), "the pitch of a screw is 0.0 m each turn"),
         (lambda: RackAndPinion("r", "rod", radius=-1.0), "RackAndPinion: the radius is -1.0 m"),
         (lambda: GearPair("g", "rod", None, teeth=(1.5, 2)), "GearPair: teeth are two integers"),
         (lambda: GearPair("g", "rod", None, teeth=(0, 2)), "not zero, that of an internal gear"),
