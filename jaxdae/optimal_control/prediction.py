@@ -7,6 +7,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.control.base import AbstractSampledController
@@ -109,6 +110,18 @@ class Foreseen(NamedTuple):
     violation: Float[Array, ""]
 
 
+class Linearized(NamedTuple):
+    """A prediction with its derivatives.
+
+    Args:
+        foreseen: what it says.
+        rows: derivatives of its residuals by each input, shape `(nodes s, k)`.
+    """
+
+    foreseen: Foreseen
+    rows: Float[Array, "n k"]
+
+
 class Prediction(Module):
     """A model, and what its motions cost.
 
@@ -192,6 +205,59 @@ class Prediction(Module):
             parts.append((jnp.asarray(self.penalty * h) ** 0.5 * beyond).ravel())
         return Foreseen(jnp.concatenate([x.astype(inputs.dtype) for x in parts]), violation)
 
+    def linearized(self, t, state: State, inputs: Float[Array, "nodes s"]) -> Linearized:
+        """Residuals of inputs, and their derivatives, of costs that are vectors.
+
+        The motion is differentiated along all inputs, and what stands at the nodes by the states
+        and inputs there: it does not depend on others.
+        """
+        sizes = [x.size for x in (state.q, state.v, state.w)]
+
+        def states(inputs):
+            run = self.motion(t, state, inputs)
+            each = (run.ts.shape[0] - 1) // self.nodes
+            rows = jnp.concatenate([run.q, run.v, run.w[:, : sizes[2]]], 1)
+            return rows[::each], t + run.ts[::each]
+
+        def parts(row):
+            return jnp.split(row, np.cumsum(sizes)[:-1])
+
+        h, directions = self.interval, jnp.eye(inputs.size, dtype=inputs.dtype)
+        directions = directions.reshape(-1, *inputs.shape)
+        along = lambda d: jax.jvp(states, (inputs,), (d,), has_aux=True)  # noqa: E731
+        rows, moves, times = jax.vmap(along, out_axes=(None, 0, None))(directions)
+
+        def running(t, row, u):
+            return jnp.asarray(h**0.5 * self.cost(t, *parts(row), u), inputs.dtype)
+
+        def beyond(t, row):
+            assert self.limits is not None
+            excess = jnp.maximum(-self.limits(t, *parts(row)), 0.0)
+            return (jnp.asarray(self.penalty * h) ** 0.5 * excess).astype(inputs.dtype), excess
+
+        def last(row):
+            assert self.terminal is not None
+            return jnp.asarray(self.terminal(times[-1], *parts(row)), inputs.dtype)
+
+        begins = times[:-1], rows[:-1], inputs
+        residuals = [jax.vmap(running)(*begins).ravel()]
+        by_row, by_input = jax.vmap(jax.jacfwd(running, (1, 2)))(*begins)
+        found = _pushed(by_row, moves[:, :-1]) + _pushed(by_input, directions)
+        pushed = [found.reshape(inputs.size, -1)]
+        if self.terminal is not None:
+            residuals.append(last(rows[-1]))
+            pushed.append(moves[:, -1] @ jax.jacfwd(last)(rows[-1]).T)
+        violation = jnp.zeros((), inputs.dtype)
+        if self.limits is not None:
+            ends = times[1:], rows[1:]
+            values, excess = jax.vmap(beyond)(*ends)
+            by_row, _ = jax.vmap(jax.jacfwd(beyond, 1))(*ends)
+            residuals.append(values.ravel())
+            pushed.append(_pushed(by_row, moves[:, 1:]).reshape(inputs.size, -1))
+            violation = jnp.max(excess)
+        rows = jnp.concatenate(pushed, 1)
+        return Linearized(Foreseen(jnp.concatenate(residuals), violation), rows)
+
     def check(self, t, state: State, inputs) -> int:
         """Costs and limits of the right shapes; 1 where costs are residuals, 0 for scalars.
 
@@ -210,6 +276,11 @@ class Prediction(Module):
             beyond = call_with_shapes("limits", self.limits, at, names[:4])
             _rank("limits", beyond, (1,), "a vector, negative where a limit is exceeded")
         return rank
+
+
+def _pushed(jacobians, moves):
+    """Derivatives at each node along directions, from those by what moves there."""
+    return jnp.einsum("kri,dki->dkr", jacobians, moves)
 
 
 def _rank(name: str, found, wanted: tuple[int, ...], words: str) -> int:

@@ -159,6 +159,31 @@ def test_each_joint_has_as_many_independent_equations_as_it_takes_freedoms(star)
         at += count
 
 
+@pytest.mark.parametrize(
+    ("loop", "apart", "angle"),
+    [
+        (HingeLoop("hinge", None, "two", axis=AXIS), 0.0, np.pi * PIN),
+        (PlanarLoop("plane", None, "two", normal=AXIS), 0.0, np.pi * PIN),
+        (SlideLoop("slide", None, "two", axis=AXIS), 0.0, np.pi * AXIS),
+        (SlideLoop("slide", None, "two", axis=AXIS), 0.0, np.pi * PIN),
+        (ScrewLoop("screw", None, "two", axis=AXIS, pitch=PITCH), 0.0, np.pi * AXIS),
+        (ScrewLoop("screw", None, "two", axis=AXIS, pitch=PITCH), 1.5 * PITCH, 0.0 * AXIS),
+    ],
+)
+def test_half_a_turn_is_no_assembly(loop, apart, angle):
+    """Residuals grow up to there, where sines would vanish again."""
+    sizes = []
+    for fraction in (0.5, 0.8, 0.999):
+        turn = Rotation.from_rotvec(fraction * angle).as_quat(scalar_first=True)
+        # A screw is displaced from one pitch, where another thread fits.
+        place = (1.0 if apart else 0.0) * PITCH + fraction * (apart - PITCH if apart else 0.0)
+        system = Multibody([_body("two", Free("two"))], [loop])
+        q = jnp.asarray([*(place * AXIS), *turn])
+        sizes.append(np.linalg.norm(system.position_constraints(0.0, q)))
+    assert 0.1 * PITCH < sizes[0] < sizes[1] < sizes[2]
+    assert sizes[2] > 10
+
+
 def test_a_nut_turns_as_it_falls():
     """`s'' = -m g / (m + I (2 pi / p)^2)`, and its energies are those of its dynamics."""
     mass, moment, pitch = 1.3, 0.02, -0.2

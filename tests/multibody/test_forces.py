@@ -20,6 +20,7 @@ from jaxdae.multibody import (
     Bushing,
     Characteristic,
     Coordinate,
+    Cylinder,
     Distance,
     DryFriction,
     ElectricMotor,
@@ -37,6 +38,7 @@ from jaxdae.multibody import (
     Site,
     Slide,
     SpatialTendon,
+    Sphere,
     SpringDamper,
     Stop,
     TorsionSpring,
@@ -54,6 +56,11 @@ BASE = Marker(None, (0.5, 0.2, 0.0), (1.0, 0.0, 0.1, 0.0))
 TIP = Marker("hand", (0.3, 0.0, 0.1), (1.0, 0.2, 0.1, 0.3))
 
 
+ROPE = SpatialTendon(
+    [BASE, Sphere(Marker(None, (0.3, 0.1, 0.5)), 0.1), Marker("arm", (0.1, 0, 0.1)), TIP]
+)
+
+
 def _thrust(t, motion, w, u):
     wrench = Wrench(jnp.stack([u[0], jnp.sin(t), 0.0]), jnp.zeros(3))
     return Load({"hand": wrench}, {"elbow": -0.1 * motion.speeds["elbow"] ** 3})
@@ -68,7 +75,7 @@ FORCES = (
     Stop("stop", "reach", 500.0, -0.1, 0.1, dissipation_factor=0.5, depth=0.02),
     DryFriction("friction", "elbow", 0.3, 0.05),
     SpringDamper("sum", FixedTendon({"shoulder": 1.0, "reach": 2.0}), 3.0, 0.1, 0.2),
-    SpringDamper("rope", SpatialTendon([BASE, Marker("arm", (0.1, 0, 0.1)), TIP]), 9.0, (0, 0.7)),
+    SpringDamper("rope", ROPE, 9.0, (0, 0.7)),
     PointForce("pull", TIP, lambda t, pose, twist: jnp.stack([jnp.sin(3 * t), 0.0, 1.0])),
     PointForce("jet", TIP, (1.0, 0, 0), (0, 0, 0.3), follows=True),
     GravityCompensation("lift", "arm", 0.5),
@@ -172,6 +179,29 @@ def test_a_strut_pulls_along_the_line_between_its_ends():
     rope = SpatialTendon([Marker(None, anchor), Marker("point")])
     rope = Multibody([POINT], forces=[SpringDamper("rope", rope, k, (0.0, length + 0.1))])
     np.testing.assert_allclose(_applied(rope, q), 0.0, atol=1e-15)
+
+
+def test_a_rope_around_a_drum_is_a_helix_that_does_not_slip():
+    """Two tangents and an arc, unrolled with what lies along the axis; by hand, and its slopes."""
+    drum = Cylinder(Marker(None, (0.1, 0.2, 0.0)), 0.3)
+    rope = SpatialTendon([Marker(None, (0.9, 0.3, -0.4)), drum, Marker("point")])
+    system = Multibody([POINT], forces=[SpringDamper("rope", rope, 1.0)], gravity=(0, 0, 0))
+    q = np.array([-0.6, 0.15])
+
+    def length(q):
+        ends = np.array([0.8, 0.1]), q - [0.1, 0.2]
+        far = [np.hypot(*x) for x in ends]
+        between = np.arccos(ends[0] @ ends[1] / (far[0] * far[1]))
+        arc = between - np.arccos(0.3 / far[0]) - np.arccos(0.3 / far[1])
+        assert arc > 0
+        flat = sum(np.sqrt(x**2 - 0.09) for x in far) + 0.3 * arc
+        return np.hypot(flat, 0.4)
+
+    slopes = [(length(q + s) - length(q - s)) / 2e-6 for s in 1e-6 * np.eye(2)]
+    wanted = -length(q) * np.array(slopes)
+    # Differences of the second order, and round-off over the step.
+    np.testing.assert_allclose(_applied(system, q), wanted, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(system.potential_energy(0.0, jnp.asarray(q)), length(q) ** 2 / 2)
 
 
 @pytest.mark.parametrize("angle", [-3.0, -0.4, 0.0, 1e-9, 0.05, 0.11, 2.0, 3.1])
@@ -341,6 +371,14 @@ def test_a_failed_member_leaves_the_others_as_they_are():
         (lambda: SpatialTendon([BASE]), "a branch has two points or more; got 1."),
         (lambda: SpatialTendon([]), "a branch has two points or more; got 0."),
         (lambda: SpatialTendon([(BASE, TIP)], (1.0, 2.0)), "1 branches and 2 divisors"),
+        (lambda: SpatialTendon([Sphere(BASE, 0.1), TIP]), "an obstacle lies between two Markers"),
+        (
+            lambda: SpatialTendon([BASE, Sphere(BASE, 0.1), Sphere(BASE, 0.2), TIP]),
+            "at neither end of a branch and not beside another one. Put a Marker there.",
+        ),
+        (lambda: Sphere(BASE, 0.0), "Sphere: the radius is 0.0 m; it is positive."),
+        (lambda: Sphere(BASE, 0.2, (0.1, 0, 0)), "its side is 0.1 m from the centre, within the r"),
+        (lambda: Cylinder(BASE, 0.2, (0.1, 0, 9)), "tendons that run through it are not modelled"),
         (lambda: SpatialTendon([BASE, TIP], [0.0]), "a divisor is positive; got 0.0."),
         (lambda: Motor("m", "a", gain=(1.0, 2.0)), "gain and bias are one number, or three"),
         (lambda: Motor("m", "a", dynamics="muscle"), "dynamics is 'muscle'; there are: none, int"),
@@ -368,7 +406,7 @@ def test_what_does_not_fit_is_refused(make, words):
     ("make", "words"),
     [
         (lambda: SpringDamper("s", 3.0), "a force acts along a length or the name of a hinge"),  # pyright: ignore
-        (lambda: SpatialTendon([BASE, "sphere"]), "points are Markers of bodies; got 'sphere'. It"),  # pyright: ignore
+        (lambda: SpatialTendon([BASE, "drum"]), "has Markers, and between them a Sphere or a Cyl"),  # pyright: ignore
         (lambda: UserForce("f", _thrust, inputs="u"), "inputs are a tuple of names; got 'u'."),  # pyright: ignore
         (lambda: UserForce("f", 3.0), "UserForce 'f': 3.0 is not callable."),  # pyright: ignore
         (
