@@ -23,6 +23,7 @@ from jaxdae.multibody import (
     Multibody,
     planar,
     PlanarLoop,
+    reactions_at,
     Screw,
     ScrewLoop,
     Slide,
@@ -235,3 +236,30 @@ def test_rows_of_joints_have_directions():
 def test_joints_without_directions_are_refused(make, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         make()
+
+
+@pytest.mark.slow
+def test_reactions_in_closing_joints_are_those_in_a_tree(star):
+    """On the base, and back on the bodies; what needs less than six equations is unique."""
+    (q, v), (own, own_v) = star
+
+    def found(system, q, v):
+        terms = jaxdae.evaluate(system, 0.0, q, v)
+        c, n = terms.jac.shape
+        matrix = np.block([[terms.mass, terms.jac.T], [terms.jac, np.zeros((c, c))]])
+        x = np.linalg.solve(matrix, np.concatenate([terms.force, -terms.gamma]))
+        return reactions_at(system, 0.0, q, v, x[:n], x[n:])
+
+    tree, space = found(TREE, q, v), found(SPACE, own, own_v)
+    assert space.indeterminate == tree.indeterminate == ()
+    poses = SPACE.poses(own)
+    last = {x.name: x.joints[-1].name for x in TREE.bodies if x.joints}
+    for name, joint in [(k, x) for k, x in last.items() if k != "base"]:
+        one, other = tree.joints[joint], space.loops[name]
+        np.testing.assert_allclose(one.force, -other.force, atol=1e-9)
+        # About the same point: of a slide the body's origin, which is where the anchor is not.
+        at = next(x for x in TREE.joints() if x.name == joint).at
+        place = poses[name].point(jnp.zeros(3) if at is None else at)
+        shift = poses["base"].point(jnp.asarray(SPOT)) - place
+        moment = other.moment + np.cross(shift, other.force)
+        np.testing.assert_allclose(one.moment, -moment, atol=1e-9)
