@@ -217,7 +217,7 @@ def test_bricards_linkage_over_ten_seconds():
     assert np.ptp(run.energy) < 1e-8
     assert np.ptp(run.q[:, 0]) > 1.0
     found = reactions(run)
-    assert found.indeterminate == (*(f"hinge {i + 1}" for i in range(6)), "closure")
+    assert found.indeterminate == tuple(f"hinge {i + 1}" for i in range(6))
     row = 7
     q, v, lam = run.q[row], run.v[row], run.multipliers[row]
     d = jaxdae.evaluate(system, 0.0, q, v)
@@ -228,9 +228,9 @@ def test_bricards_linkage_over_ten_seconds():
         return jnp.stack([poses[x.name].point(x.centre) for x in system.bodies])
 
     accelerations = jax.jacfwd(jax.jacfwd(centres))(0.0)
-    forces = [found.joints[f"hinge {i + 1}"].force[row] for i in range(6)]
+    forces = [found.joints[f"hinge {i + 1}"].force[row] for i in range(5)]
     on = [one - other for one, other in itertools.pairwise(forces)]
-    on.append(forces[-1] + found.loops["closure"].force[row])
+    on.append(forces[-1] + found.loops["hinge 6"].force[row])
     expected = np.asarray(accelerations) - np.asarray(system.gravity)
     np.testing.assert_allclose(on, expected, rtol=0, atol=1e-9)
 
