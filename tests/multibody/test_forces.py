@@ -461,9 +461,9 @@ def test_what_does_not_fit_is_refused(make, words):
         (lambda: SpatialTendon([BASE, "drum"]), "has Markers, and between them a Sphere or a Cyl"),  # pyright: ignore
         (lambda: SpatialTendon(["a", "b"]), "has Markers, and between them a Sphere or a Cylind"),  # pyright: ignore
         (
-            lambda: Multibody([TURNED], forces=["x"]),
+            lambda: Multibody([TURNED], forces=["x"]),  # pyright: ignore
             "motors and forces are force elements; got 'x'",
-        ),  # pyright: ignore
+        ),
         (lambda: UserForce("f", _thrust, inputs="u"), "inputs are a tuple of names; got 'u'."),  # pyright: ignore
         (lambda: UserForce("f", 3.0), "UserForce 'f': 3.0 is not callable."),  # pyright: ignore
         (
