@@ -23,6 +23,7 @@ from jaxdae.multibody import (
     Multibody,
     reactions,
     reactions_at,
+    RollingWheel,
     Slide,
 )
 from jaxdae.solvers import RK4
@@ -247,6 +248,25 @@ def test_a_free_body_has_no_joint_and_needs_no_reaction():
     np.testing.assert_allclose(found.loops["rope"].force, [0.0, 0.0, 2.0 * 9.81], atol=1e-12)
     assert d.jac.shape[0] >= 3
     assert found.indeterminate == ()
+
+
+def test_a_wheel_rolls_down_a_slope():
+    """Uniform rim: friction `m g sin(a) / (1 + m r^2 / I)`, the slope bears `m g cos(a)`."""
+    mass, radius, moment, slope = 1.2, 0.4, 0.15, 0.3
+    wheel = Body("wheel", Free("w", place=(0, 0, radius)), mass=mass,
+                 inertia=(0.6 * moment, moment, 0.6 * moment))  # fmt: skip
+    rolls = RollingWheel("ground", "wheel", None, radius=radius, axis=(0.0, 1.0, 0.0))
+    down = 9.81 * np.array([np.sin(slope), 0.0, -np.cos(slope)])
+    system = Multibody([wheel], [rolls], gravity=down)
+    q = system.start().q
+    v = jnp.array([2.0, 0.0, 0.0, 0.0, 2.0 / radius, 0.0])
+    np.testing.assert_allclose(system.velocity_constraints(0.0, q, v), 0.0, atol=1e-14)
+    found = reactions_at(system, 0.0, q, v, *_solved(system, q, v)).loops["ground"]
+    friction = mass * 9.81 * np.sin(slope) / (1 + mass * radius**2 / moment)
+    expected = [-friction, 0.0, mass * 9.81 * np.cos(slope)]
+    np.testing.assert_allclose(found.force, expected, atol=1e-12)
+    # About the centre the friction turns the wheel.
+    np.testing.assert_allclose(found.moment, [0.0, friction * radius, 0.0], atol=1e-12)
 
 
 @pytest.mark.slow
