@@ -80,6 +80,9 @@ def assemble(
     rng, best = np.random.default_rng(seed), None
     for number in range(starts):
         first = sizes * rng.uniform(-1.0, 1.0, sizes.size) * (number > 0)
+        begins, _ = _residuals(system, t, state.q, _spread(first, free, state.q.dtype))
+        if not np.isfinite(begins).all():  # as closing joints are half a turn away
+            continue
         place, residual = _closest(system, t, state.q, free, first)
         turned = _half_turns(system, place)
         closed = np.abs(residual).max(initial=0.0) <= limit * (1 + np.abs(place).max(initial=0.0))
@@ -87,7 +90,11 @@ def assemble(
             return consistent_state(system, place, state.v, float(t), w=state.w)
         left = (np.inf if closed else np.linalg.norm(residual)), residual, turned
         best = left if best is None or left[0] < best[0] else best
-    assert best is not None
+    if best is None:
+        raise AssemblyError(
+            f"assemble: residuals of loops are not finite in any of the {starts} places that were "
+            "tried. Begin elsewhere, or with more starts."
+        )
     raise AssemblyError(_message(system, best[1], best[2], starts, fixed))
 
 

@@ -70,11 +70,6 @@ class SpatialTendon(AbstractLength):
         self.divisors = (1.0,) * len(self.branches) if divisors is None else tuple(divisors)
 
     def __check_init__(self):
-        short = [len(x) for x in self.branches if len(x) < 2]
-        if short or not self.branches:
-            raise ValueError(
-                f"SpatialTendon: a branch has two points or more; got {min(short, default=0)}."
-            )
         for branch in self.branches:
             for point in branch:
                 if not isinstance(point, Marker | AbstractObstacle):
@@ -82,6 +77,12 @@ class SpatialTendon(AbstractLength):
                         "SpatialTendon: a path has Markers, and between them a Sphere or a "
                         f"Cylinder; got {point!r}."
                     )
+        short = [len(x) for x in self.branches if len(x) < 2]
+        if short or not self.branches:
+            raise ValueError(
+                f"SpatialTendon: a branch has two points or more; got {min(short, default=0)}."
+            )
+        for branch in self.branches:
             kinds = [isinstance(x, Marker) for x in branch]
             if not (kinds[0] and kinds[-1]) or any(
                 not (a or b) for a, b in itertools.pairwise(kinds)

@@ -10,6 +10,8 @@ from scipy.spatial.transform import Rotation
 
 import jaxdae
 from jaxdae.multibody import (
+    assemble,
+    AssemblyError,
     Ball,
     Body,
     Connection,
@@ -182,6 +184,18 @@ def test_half_a_turn_is_no_assembly(loop, apart, angle):
         sizes.append(np.linalg.norm(system.position_constraints(0.0, q)))
     assert 0.1 * PITCH < sizes[0] < sizes[1] < sizes[2]
     assert sizes[2] > 10
+
+
+def test_a_guide_is_assembled_from_half_a_turn_away():
+    """Where its residual has no value; nowhere near, with a single place to begin from."""
+    guide = SlideLoop("guide", None, "two", axis=(1, 0, 0))
+    system = Multibody([_body("two", Free("two"))], [guide])
+    guess = [0.3, 1.0, 2.0, 0.0, 1.0, 0.0, 0.0]
+    closed = assemble(system, guess)
+    # Anywhere along the guide; the length of a quaternion does not matter.
+    np.testing.assert_allclose([*closed.q[1:3], *closed.q[4:]], 0.0, atol=1e-9)
+    with pytest.raises(AssemblyError, match="not finite in any of the 1 places"):
+        assemble(system, guess, starts=1)
 
 
 def test_a_nut_turns_as_it_falls():

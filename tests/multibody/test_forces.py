@@ -1,6 +1,7 @@
 """Force elements against exact solutions, forces derived by hand, and balances of energy."""
 
 import dataclasses
+import itertools
 import re
 from typing import Any
 
@@ -14,7 +15,10 @@ import scipy.linalg
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
+from jaxdae.formulations import SignLaw
 from jaxdae.multibody import (
+    Ball,
+    BallTransmission,
     Body,
     BoxDrag,
     Bushing,
@@ -45,6 +49,7 @@ from jaxdae.multibody import (
     UserForce,
     Wrench,
 )
+from jaxdae.multibody.bodies import AbstractLoop
 from jaxdae.solvers import RK4
 
 BAR = {"mass": 1.0, "centre": (0.2, 0.05, 0.0), "inertia": (0.01, 0.03, 0.03)}
@@ -133,6 +138,7 @@ def test_elements_in_single_precision(run):
 
 
 POINT = Body("point", (Slide("x", (1, 0, 0)), Slide("y", (0, 1, 0))), mass=2.0)
+SOCKET = Body("socket", Ball("ball"), mass=1.0, inertia=(1.0, 1.0, 2.0))
 TURNED = Body("disk", Hinge("angle", (0, 0, 1)), mass=1.0, inertia=(1.0, 1.0, 2.0))
 
 
@@ -292,6 +298,44 @@ def test_dry_friction_brakes_by_its_bound():
     np.testing.assert_allclose(run.v[-1], [1.0 - 3.0 / 2.0 * 0.5, 0.5], rtol=0, atol=1e-12)
 
 
+class Slip(AbstractLoop):
+    """The angular velocity of a body about an axis of its own, for `stick_slip`."""
+
+    name: str = eqx.field(static=True)
+    body: str = eqx.field(static=True)
+    axis: Any
+
+    def residuals(self, t, poses, values):
+        return jnp.zeros(0, poses[None].place.dtype)
+
+    def constraints(self, units):
+        return ()
+
+    def velocity_residuals(self, t, poses, twists):
+        return (self.axis @ twists[self.body].spin)[None]
+
+    def velocity_constraints(self):
+        return ((self.name, "rad/s"),)
+
+
+@pytest.mark.slow
+def test_a_bearing_that_sticks_stops_a_pendulum_beside_its_lowest_position():
+    """Each half swing loses the friction's work over its angle; it sticks where friction holds."""
+    rod = Body("rod", Hinge("angle", (0, 1, 0)), mass=1.0, centre=(0, 0, -0.5), inertia=[0.1] * 3)
+    system = Multibody([rod], loops=[Slip("bearing", "rod", jnp.array([0, 1.0, 0]))])
+    dry = jaxdae.stick_slip(system, SignLaw(0.5), jaxdae.State([1.5], [0.0]), static=0.6)
+    run = jaxdae.simulate(
+        dry.system, dry.formulation, dry.state, t1=6.0, dt=0.01, solver=RK4(), events=dry.events
+    )
+    turns = [1.5, *(float(x[0]) for x in run.events.before.q[:6])]
+    for one, two in itertools.pairwise(turns):
+        work = 0.5 * abs(two - one)
+        # Of order 4 at steps of 0.01 s.
+        np.testing.assert_allclose(4.905 * (np.cos(two) - np.cos(one)), work, rtol=0, atol=1e-7)
+    assert [np.sin(abs(x)) * 4.905 > 0.6 for x in turns] == [True] * 6 + [False]
+    np.testing.assert_allclose(run.q[-1], turns[-1], rtol=0, atol=1e-9)
+
+
 STRUT = Multibody(
     [Body("rod", Hinge("angle", (0, 1, 0)), mass=1.0, centre=(0.5, 0, 0), inertia=(0, 0.1, 0.1))],
     motors=[Motor("torque", "angle", 2.0, 1.0, (0.1, -1.0, -0.2))],
@@ -358,6 +402,14 @@ def test_a_failed_member_leaves_the_others_as_they_are():
             lambda: Multibody(BODIES, forces=[SpringDamper("s", Distance(BASE, Marker("leg")))]),
             "second of force 's' is 'leg'; there are: arm, hand.",
         ),
+        (
+            lambda: Multibody([SOCKET], forces=[SpringDamper("s", "ball", 1.0)]),
+            "the joint of force 's' is 'ball', which is no hinge or slide. Along hinges and slides",
+        ),
+        (
+            lambda: Multibody([TURNED], [], [Motor("m", BallTransmission("angle", (1, 2, 3)))]),
+            "the joint of motor 'm' is 'angle', which is no ball. Along hinges",
+        ),
         (lambda: Multibody(BODIES, forces=[FORCES[0]] * 2), "two forces are called 'strut'"),
         (
             lambda: Multibody(BODIES, [], [Motor("u", "elbow")], forces=[Motor("u", "reach")]),
@@ -407,6 +459,11 @@ def test_what_does_not_fit_is_refused(make, words):
     [
         (lambda: SpringDamper("s", 3.0), "a force acts along a length or the name of a hinge"),  # pyright: ignore
         (lambda: SpatialTendon([BASE, "drum"]), "has Markers, and between them a Sphere or a Cyl"),  # pyright: ignore
+        (lambda: SpatialTendon(["a", "b"]), "has Markers, and between them a Sphere or a Cylind"),  # pyright: ignore
+        (
+            lambda: Multibody([TURNED], forces=["x"]),  # pyright: ignore
+            "motors and forces are force elements; got 'x'",
+        ),
         (lambda: UserForce("f", _thrust, inputs="u"), "inputs are a tuple of names; got 'u'."),  # pyright: ignore
         (lambda: UserForce("f", 3.0), "UserForce 'f': 3.0 is not callable."),  # pyright: ignore
         (
