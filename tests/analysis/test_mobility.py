@@ -12,8 +12,10 @@ from helpers.bricard import bricard
 from helpers.dependent_mechanisms import Bennett, Platform
 from helpers.rhombus import Rhombus
 from jaxdae.analysis import mobility
+from jaxdae.diagnosis.findings import NearSingularity
 from jaxdae.models import FourBar
 from jaxdae.multibody import Body, Connection, Hinge, Multibody, Weld
+from jaxdae.results.mobility_along import MobilityAlong
 from jaxdae.solvers import RK4
 
 UP = (0.0, 0.0, 1.0)
@@ -139,6 +141,19 @@ def test_names_need_numbers():
     traced = jax.jit(lambda s: mobility(system, s).rank)
     with pytest.raises(ValueError, match=re.escape("call it outside of jax.jit")):
         traced(system.start())
+
+
+def test_what_is_said_of_a_run_that_gains_freedom_for_a_moment():
+    ratio = np.array([0.5, 1e-4, 0.6])
+    found = MobilityAlong(
+        np.array([0.0, 0.1, 0.2]), np.array([2, 1, 2]), np.array([1, 2, 1]), ratio,
+        (NearSingularity(0.1, 1e-4),),
+    )  # fmt: skip
+    assert str(found).splitlines() == [
+        "degrees of freedom: 1, up to 2 at t = 0.1 s",
+        "least singular value: 0.0001 of the largest, at t = 0.1 s",
+        "near-singular positions: t = 0.1 s",
+    ]
 
 
 @pytest.mark.slow
