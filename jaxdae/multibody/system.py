@@ -42,7 +42,7 @@ class Multibody(System):
         T = sum (m |c'|^2 + omega^T I omega) / 2 + sum a_k s_k^2 / 2
         V = -sum m g^T c + springs,     D = sum d_k s_k^2 / 2
 
-    to which force elements (`jaxdae/multibody/forces.py`) add their energies and Rayleigh functions.
+    to which force elements (`jaxdae/multibody/forces.py`) add their own.
 
     Mass matrix, inertial forces and accelerations come from recursions along the tree
     (`jaxdae/multibody/recursion.py`), which agree with these energies. The number of operations for
