@@ -337,6 +337,19 @@ def test_a_file_is_written_with_nothing_else_changed(monkeypatch, tmp_path):
         doctor(tmp_path / "in.xml", end=0.1, write=tmp_path / "in.xml")
 
 
+def test_every_other_byte_of_a_file_is_kept(monkeypatch, tmp_path):
+    """Ends of lines, letters of another encoding, constraints that are not active."""
+    mujoco_alone(monkeypatch)
+    text = changed(
+        "<equality>",
+        '<equality>\r\n<weld body1="crank" body2="rocker" active="false"/><!-- Gelenk f\xfcr A -->',
+    )
+    (tmp_path / "in.xml").write_bytes(text.encode("latin-1"))
+    report = doctor(tmp_path / "in.xml", end=0.1, write=tmp_path / "out.xml")
+    wanted = text.replace('anchor="0.4 0 0.3"/>', f'anchor="0.4 0 0.3" {report.suggestion}/>')
+    assert (tmp_path / "out.xml").read_bytes() == wanted.encode("latin-1")
+
+
 def test_constraints_of_included_files_are_written_by_mujoco(monkeypatch, tmp_path):
     mujoco_alone(monkeypatch)
     (tmp_path / "bars.xml").write_text(FOUR_BAR)
