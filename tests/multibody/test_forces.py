@@ -514,6 +514,28 @@ def test_the_relaxed_coordinates_of_a_spring_are_those_of_its_joint():
         system.potential_energy(0.0, jnp.zeros(1))
 
 
+@pytest.mark.parametrize(
+    "element",
+    [
+        SpringDamper("strut", Distance(BASE, TIP), (20.0, 3.0), (0.1, 0.2), (2.0, 0.5)),
+        Stop("stop", Distance(BASE, TIP), 500.0, 2.0, 2.5, dissipation_factor=0.5, depth=0.2),
+        Stop("stop", Distance(BASE, TIP), 500.0, None, 0.3, dissipation_factor=0.5, depth=0.2),
+    ],
+    ids=["spring", "lower", "upper"],
+)
+def test_the_force_of_an_element_along_its_length_is_the_one_that_acts(element):
+    system = Multibody(BODIES, forces=[element])
+    q, v = START.q, START.v
+    motion = system.motion(q, v)
+    pulled = Motor("same", element.along)
+    same = Multibody(BODIES, motors=[pulled])
+    force = element.force(motion)
+    assert abs(force) > 1
+    np.testing.assert_allclose(
+        _applied(same, q, v, u=force[None]), _applied(system, q, v), rtol=1e-12, atol=1e-13
+    )
+
+
 def test_forces_between_two_bodies_are_opposite_and_those_of_the_generalized_force():
     """Their sum and their moment about the origin are zero, springs and dampers together."""
     other = Marker("arm", (0.1, 0.2, -0.1), (1.0, 0.3, 0.2, 0.1))
