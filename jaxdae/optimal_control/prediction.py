@@ -227,36 +227,37 @@ class Prediction(Module):
         along = lambda d: jax.jvp(states, (inputs,), (d,), has_aux=True)  # noqa: E731
         rows, moves, times = jax.vmap(along, out_axes=(None, 0, None))(directions)
 
-        def running(t, row, u):
-            return jnp.asarray(h**0.5 * self.cost(t, *parts(row), u), inputs.dtype)
+        def running(t, both):
+            row, u = both[: sum(sizes)], both[sum(sizes) :]
+            return h**0.5 * self.cost(t, *parts(row), u)
+
+        def last(t, row):
+            assert self.terminal is not None
+            return self.terminal(t, *parts(row))
 
         def beyond(t, row):
             assert self.limits is not None
-            excess = jnp.maximum(-self.limits(t, *parts(row)), 0.0)
-            return (jnp.asarray(self.penalty * h) ** 0.5 * excess).astype(inputs.dtype), excess
+            return jnp.maximum(-self.limits(t, *parts(row)), 0.0)
 
-        def last(row):
-            assert self.terminal is not None
-            return jnp.asarray(self.terminal(times[-1], *parts(row)), inputs.dtype)
-
-        begins = times[:-1], rows[:-1], inputs
-        residuals = [jax.vmap(running)(*begins).ravel()]
-        by_row, by_input = jax.vmap(jax.jacfwd(running, (1, 2)))(*begins)
-        found = _pushed(by_row, moves[:, :-1]) + _pushed(by_input, directions)
-        pushed = [found.reshape(inputs.size, -1)]
+        found = [
+            _at_nodes(
+                running,
+                times[:-1],
+                jnp.concatenate([rows[:-1], inputs], 1),
+                jnp.concatenate([moves[:, :-1], directions], 2),
+            )
+        ]
         if self.terminal is not None:
-            residuals.append(last(rows[-1]))
-            pushed.append(moves[:, -1] @ jax.jacfwd(last)(rows[-1]).T)
+            found.append(_at_nodes(last, times[-1:], rows[-1:], moves[:, -1:]))
         violation = jnp.zeros((), inputs.dtype)
         if self.limits is not None:
-            ends = times[1:], rows[1:]
-            values, excess = jax.vmap(beyond)(*ends)
-            by_row, _ = jax.vmap(jax.jacfwd(beyond, 1))(*ends)
-            residuals.append(values.ravel())
-            pushed.append(_pushed(by_row, moves[:, 1:]).reshape(inputs.size, -1))
+            excess, pushed = _at_nodes(beyond, times[1:], rows[1:], moves[:, 1:])
+            weight = (jnp.asarray(self.penalty * h) ** 0.5).astype(inputs.dtype)
+            found.append((weight * excess, weight * pushed))
             violation = jnp.max(excess)
-        rows = jnp.concatenate(pushed, 1)
-        return Linearized(Foreseen(jnp.concatenate(residuals), violation), rows)
+        residuals, pushed = zip(*found, strict=True)
+        foreseen = Foreseen(jnp.concatenate(residuals), violation)
+        return Linearized(foreseen, jnp.concatenate(pushed, 1))
 
     def check(self, t, state: State, inputs) -> int:
         """Costs and limits of the right shapes; 1 where costs are residuals, 0 for scalars.
@@ -278,9 +279,23 @@ class Prediction(Module):
         return rank
 
 
-def _pushed(jacobians, moves):
-    """Derivatives at each node along directions, from those by what moves there."""
-    return jnp.einsum("kri,dki->dkr", jacobians, moves)
+def _at_nodes(function: Callable, times, points, moves):
+    """Values of `function(t, point)` at all nodes, one after the other, and their derivatives.
+
+    Args:
+        function: of shape `(r,)`.
+        times: shape `(nodes,)`.
+        points: shape `(nodes, n)`.
+        moves: of the points along directions, shape `(directions, nodes, n)`.
+    """
+
+    def twice(point, t):
+        value = jnp.asarray(function(t, point), points.dtype)
+        return value, value
+
+    jacobians, values = jax.vmap(jax.jacfwd(twice, has_aux=True))(points, times)
+    pushed = jnp.einsum("kri,dki->dkr", jacobians, moves)
+    return values.ravel(), pushed.reshape(moves.shape[0], -1)
 
 
 def _rank(name: str, found, wanted: tuple[int, ...], words: str) -> int:
