@@ -289,7 +289,7 @@ class Multibody(System):
             return jnp.zeros_like(v)
         motion = self.motion(q, v)
         load = total_load(self._elements(), t, motion, w, u)
-        return generalized(load, motion.speeds, lambda v: self.twists(q, v), v)
+        return generalized(load, motion)
 
     def applied_wrenches(self, t, q, v, w, u) -> dict[str | None, Wrench]:
         """What motors and forces exert on bodies, in their axes; weights are not among it."""
