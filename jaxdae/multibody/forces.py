@@ -376,17 +376,23 @@ def generalized(load: Load, motion: Motion) -> Float[Array, " n_v"]:
     on the bodies that it carries, at each of its velocities 1.
     """
     found = {name: [] for name in motion.speeds}
-    carried: dict[str | None, tuple[Any, Any]] = {}
+    carried: dict[str, tuple[Any, Any]] = {}
+
+    def add(name, force, torque):
+        others = carried.get(name)
+        both = (force, torque) if others is None else (others[0] + force, others[1] + torque)
+        carried[name] = both
+
     for body in reversed(motion.bodies.values()):  # children before their parents
         pose = motion.poses[body.name]
-        parts = [carried[body.name]] if body.name in carried else []
-        if body.name in load.wrenches:
+        own = load.wrenches.get(body.name)
+        if own is not None:
             # In axes of space, and about its origin, to be added to those of other bodies.
-            force, torque = (pose.turn @ x for x in load.wrenches[body.name])
-            parts.append((force, torque + cross(pose.place, force)))
-        if not parts:
+            force, torque = pose.turn @ own.force, pose.turn @ own.torque
+            add(body.name, force, torque + cross(pose.place, force))
+        if body.name not in carried:
             continue
-        force, torque = (sum(x[1:], x[0]) for x in zip(*parts, strict=True))
+        force, torque = carried[body.name]
         for joint, frame in joint_frames(body, motion.poses, motion.values):
             about = torque - cross(frame.place, force)
             here, turned = frame.turn.T @ force, frame.turn.T @ about
@@ -394,11 +400,7 @@ def generalized(load: Load, motion: Motion) -> Float[Array, " n_v"]:
                 here @ x.velocity + turned @ x.spin for x in joint.axes(motion.values[joint.name])
             ]
         if body.parent is not None:
-            others = carried.get(body.parent)
-            both = (force, torque)
-            carried[body.parent] = (
-                both if others is None else (others[0] + force, others[1] + torque)
-            )
+            add(body.parent, force, torque)
     dtype = motion.gravity.dtype
     joints = [
         (jnp.stack(found[name]) if found[name] else jnp.zeros_like(x))
