@@ -170,8 +170,7 @@ class UniversalLoop(AbstractPair):
 
     The two pins of its cross have a common point and stay perpendicular to each other:
     `d = 0`, `a . a' = 0`, with the vector `d` from the anchor to the other point and the pins `a`
-    and `a'`. A body that is turned by half a turn about the other pin satisfies them as well, so
-    start within a quarter.
+    and `a'`. Every position that satisfies them is reached by turning about the pins.
 
     Args:
         name: of the constraints.
