@@ -69,24 +69,27 @@ def _numbers(system: Multibody, q, v, w, u) -> dict:
     held = [x for x in passive if isinstance(x, GravityCompensation)]
     springs = [x for x in passive if not isinstance(x, GravityCompensation)]
 
+    plain = dataclasses.replace(system, motors=(), forces=())
+
     def energies(q):
         at, zero = system.configuration(q), jnp.zeros((), q.dtype)
-        stored = sum((x.energy(0.0, at) for x in springs), system.spring_energy(q))
-        return stored, sum((x.energy(0.0, at) for x in held), zero)
+        return [system.spring_energy(q), *(
+            sum((x.energy(0.0, at) for x in some), zero) for some in (springs, held)
+        )]  # fmt: skip
 
     def dissipation(v):
-        return dataclasses.replace(system, motors=(), forces=passive).dissipation(0.0, q, v)
+        return dataclasses.replace(plain, forces=passive).dissipation(0.0, q, v)
 
-    (stored, _), rates = jax.jvp(energies, (q,), (system.rate(0.0, q, v),))
+    (_, stored, _), rates = jax.jvp(energies, (q,), (system.rate(0.0, q, v),))
     _, dissipated = jax.jvp(dissipation, (v,), (v,))
     motion, none = system.motion(q, v), jnp.zeros(0, q.dtype)
     drag = total_load(passive, 0.0, motion, none, none).power(motion)
     return {
         "kinetic": system.kinetic_energy(0.0, q, v),
-        "potential": system.tree().weight_energy(q, system.gravity) + stored,
+        "potential": plain.potential_energy(0.0, q) + stored,
         "passive": drag - dissipated - sum(rates),
         "motors": total_load(system.motors, 0.0, motion, w, u).power(motion),
-        "rates": dataclasses.replace(system, forces=()).actuator_rate(0.0, q, v, w, u),
+        "rates": dataclasses.replace(plain, motors=system.motors).actuator_rate(0.0, q, v, w, u),
         "loops": {x.name: x.residuals(0.0, motion.poses, motion.values) for x in system.loops},
     }
 
