@@ -68,7 +68,6 @@ def _numbers(system: Multibody, q, v, w, u) -> dict:
     # Nor has gravity compensation an energy.
     held = [x for x in passive if isinstance(x, GravityCompensation)]
     springs = [x for x in passive if not isinstance(x, GravityCompensation)]
-
     plain = dataclasses.replace(system, motors=(), forces=())
 
     def energies(q):
