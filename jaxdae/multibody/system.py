@@ -27,6 +27,7 @@ from jaxdae.multibody.forces import (
     Wrench,
 )
 from jaxdae.multibody.joints import Ball, Pose, space_vector, Twist
+from jaxdae.multibody.mjcf_text import mjcf
 from jaxdae.systems import ForwardDynamics, Labels, Points, State, System
 
 
@@ -326,6 +327,19 @@ class Multibody(System):
         states = sum(len(x.states()) for x in self._elements())
         velocities = jnp.zeros(sum(x.freedoms for x in self.joints()), q.dtype)
         return State(q, velocities, jnp.zeros(states, q.dtype))
+
+    def to_mjcf(self) -> str:
+        """The text of a file for MuJoCo (MJCF), of which `read_mujoco` makes the same system.
+
+        Returns:
+            Bodies with their inertias and joints, loops as equality constraints, motors.
+
+        Raises:
+            ValueError: for what is not written to files: force elements beside motors of hinges and
+                slides, other loops than `Connection`, `Weld` and `Coupling`, screws, bodies with a
+                moment of inertia of zero, different dampings in one joint.
+        """
+        return mjcf(self.bodies, self.loops, self.motors, self.gravity, self.forces)
 
     def labels(self) -> Labels:
         joints = self.joints()
