@@ -172,19 +172,36 @@ class Tree:
     def at_rest(self) -> tuple[Pose, Pose]:
         """Poses of bodies in their links, and of joints in the links that bear them."""
         none, straight = jnp.zeros(3, self.dtype), rotations.none(self.dtype)
-        anchors = [none if x.at is None else x.at for x in self.joints]
-        offsets: dict[str | None, Pose] = {None: Pose(none, straight)}
-        joints: list[Pose] = []
-        for body in self.bodies:
-            pose = offsets[body.parent].then(body.at_rest())
-            # A free body is where its coordinates say, whatever pose it was declared with.
-            pose = offsets[None] if body.free() else pose
-            for _ in body.joints:
-                at = anchors[len(joints)]
-                joints.append(Pose(pose.point(at), pose.turn))
-                pose = Pose(-at, straight)
-            offsets[body.name] = pose
-        return _stacked([offsets[x.name] for x in self.bodies]), _stacked(joints)
+        number = {body.name: i for i, body in enumerate(self.bodies)}
+        ends = np.cumsum([len(x.joints) for x in self.bodies])
+        moving = np.array([bool(x.joints) for x in self.bodies])
+        anchors = jnp.stack([none, *(none if x.at is None else x.at for x in self.joints)])
+        places = jnp.stack([x.position for x in self.bodies])
+        turns = jax.vmap(rotations.from_quaternion)(jnp.stack([x.orientation for x in self.bodies]))
+        # Of the ground, then of bodies: behind a joint these have its axes.
+        behind = np.concatenate([[0], np.where(moving, ends, 0)])
+        offsets = Pose(-anchors[behind], _repeated(straight, behind.size))
+        for i in np.flatnonzero(~moving):
+            parent = self.bodies[i].parent
+            borne = _row(offsets, 0 if parent is None else 1 + number[parent])
+            pose = borne.then(Pose(places[i], turns[i]))
+            offsets = jax.tree.map(lambda x, y, i=i: x.at[1 + i].set(y), offsets, pose)
+        bearing = [0 if x.parent is None else 1 + number[x.parent] for x in self.bodies]
+        poses = jax.vmap(Pose.then)(_taken(offsets, bearing), Pose(places, turns))
+        # A free body is where its coordinates say, whatever pose it was declared with.
+        free = np.array([x.free() for x in self.bodies])[:, None]
+        poses = Pose(
+            jnp.where(free, 0.0, poses.place), jnp.where(free[..., None], straight, poses.turn)
+        )
+        of_body = np.repeat(np.arange(len(moving)), [len(x.joints) for x in self.bodies])
+        begins = np.diff(of_body, prepend=-1) != 0
+        # Behind the first joint of a body the next ones have its axes.
+        own = jax.vmap(Pose.point)(_taken(poses, of_body), anchors[1:])
+        rest = Pose(
+            jnp.where(begins[:, None], own, anchors[1:] - anchors[:-1]),
+            jnp.where(begins[:, None, None], poses.turn[of_body], straight),
+        )
+        return _links(offsets), rest
 
     @cached_property
     def inertias(self) -> Inertia:
@@ -210,8 +227,7 @@ class Tree:
 
     def poses(self, q) -> Pose:
         """Of links in the frames of their parents, places `(links, 3)`, turns `(links, 3, 3)`."""
-        pairs = zip(self.joints, self.values, strict=True)
-        moved = _stacked([step for joint, values in pairs for step in joint.steps(q[values])])
+        moved = self._steps(q)
         straight = rotations.none(q.dtype)
         _, rest = self.at_rest
         begins = self.begins[:, None, None]
@@ -224,19 +240,43 @@ class Tree:
             return Pose(place, turn)
         return Pose(
             jnp.zeros((count, 3), q.dtype).at[self.moved].set(place),
-            jnp.broadcast_to(straight, (count, 3, 3)).at[self.moved].set(turn),
+            _repeated(straight, count).at[self.moved].set(turn),
         )
+
+    def _steps(self, q) -> Pose:
+        """Poses of steps of joints, each relative to the one before or to the joint at rest."""
+        found: list[Pose] = []
+        order: list[int] = []
+        first = np.cumsum([0, *np.bincount(self.joint_of)])
+        for numbers in self._alike():
+            alike = [self.joints[j] for j in numbers]
+            leaves = zip(*(jax.tree.leaves(x) for x in alike), strict=True)
+            stacked = [jnp.stack([jnp.asarray(x, self.dtype) for x in row]) for row in leaves]
+            joints = jax.tree.unflatten(jax.tree.structure(alike[0]), stacked)
+            values = np.array([range(self.values[j].start, self.values[j].stop) for j in numbers])
+            for k, step in enumerate(jax.vmap(lambda joint, x: joint.steps(x))(joints, q[values])):
+                found.append(step)
+                order += [first[j] + k for j in numbers]
+        together = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
+        return _taken(together, np.argsort(order))
+
+    def _alike(self) -> list[list[int]]:
+        """Numbers of joints by their class and the shapes of their numbers."""
+        groups: dict[Any, list[int]] = {}
+        for j, joint in enumerate(self.joints):
+            key = (type(joint), *(np.shape(x) for x in jax.tree.leaves(joint)))
+            groups.setdefault(key, []).append(j)
+        return list(groups.values())
 
     def body_poses(self, q) -> Pose:
         """Of bodies in space, places `(bodies, 3)` and turns `(bodies, 3, 3)`."""
         links = self._in_space(self.poses(q))
-        links = jax.tree.map(lambda x: x[self.link_of], links)
-        return jax.vmap(Pose.then)(links, self.at_rest[0])
+        return jax.vmap(Pose.then)(_taken(links, self.link_of), self.at_rest[0])
 
     def body_twists(self, q, v) -> Twist:
         """Of bodies in their own axes, velocities and angular velocities `(bodies, 3)`."""
         twists, _ = self._twists(self.poses(q), v)
-        of_bodies = jax.tree.map(lambda x: _with_ground(x)[self.link_of], twists)
+        of_bodies = _taken(jax.tree.map(_with_ground, twists), self.link_of)
         return jax.vmap(Twist.seen)(of_bodies, self.at_rest[0])
 
     def kinetic_energy(self, q, v) -> Float[Array, ""]:
@@ -468,6 +508,14 @@ def _with_ground(x):
 def _links(table):
     """Rows of links alone."""
     return jax.tree.map(lambda x: x[1:], table)
+
+
+def _taken(table, rows):
+    return jax.tree.map(lambda x: x[np.asarray(rows, int)], table)
+
+
+def _repeated(x, count: int):
+    return jnp.broadcast_to(x, (count, *x.shape))
 
 
 def _row(table, i):
