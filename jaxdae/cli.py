@@ -1,4 +1,4 @@
-"""The command `jaxdae`: list, simulate, tune, analyze, kernel."""
+"""The command `jaxdae`: list, simulate, tune, analyze, kernel, doctor."""
 
 import argparse
 import contextlib
@@ -94,7 +94,7 @@ def _configure(options) -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_enable_x64", getattr(options, "dtype", "float64") == "float64")
-    if options.command == "analyze":  # each program of it runs once, for milliseconds
+    if options.command in ("analyze", "doctor"):  # each program runs once, for milliseconds
         jax.config.update("jax_disable_most_optimizations", True)
 
 
@@ -153,6 +153,13 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(
             "kernel",
             help="the kernel of a batch of runs on a GPU, and what it would do there; needs no GPU",
+            formatter_class=_Help,
+        )
+    )
+    _add_doctor(
+        commands.add_parser(
+            "doctor",
+            help="loops of a file for MuJoCo: their drift, and soft constraints that drift less",
             formatter_class=_Help,
         )
     )
@@ -311,6 +318,20 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
         "--uncontrolled", action="store_true", help="without the controller that the model has"
     )
     _add_gains(parser)
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(backend="auto")
+    parser.add_argument("file", metavar="FILE", help="MJCF file with equality constraints")
+    parser.add_argument("--end", type=_positive, default=2.0, help="of the motion [s]")
+    parser.add_argument(
+        "--key",
+        metavar="NAME",
+        help="keyframe in which the motion starts; default: the file's position, at rest",
+    )
+    parser.add_argument(
+        "--write", metavar="OUT.xml", help="write the same file with the suggested constraints"
+    )
 
 
 def _positive(text: str) -> float:

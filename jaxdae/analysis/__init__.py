@@ -24,6 +24,11 @@ from jaxdae.analysis.lyapunov import (
     LinearCertificate as LinearCertificate,
     lyapunov_certificate as lyapunov_certificate,
 )
+from jaxdae.analysis.mobility import (
+    Dependence as Dependence,
+    Mobility as Mobility,
+    mobility as mobility,
+)
 from jaxdae.analysis.riccati import (
     lqr as lqr,
     Regulator as Regulator,

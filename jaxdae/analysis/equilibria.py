@@ -19,7 +19,13 @@ from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_functions, check_tolerance
 from jaxdae.systems.dynamics import mass_and_jacobian, other_force
 from jaxdae.systems.independence import constraint_rank, surely_independent
-from jaxdae.systems.kinematics import refuse_rates
+from jaxdae.systems.kinematics import (
+    coordinate_rate,
+    generalized_force,
+    has_rate,
+    moved,
+    velocity_count,
+)
 from jaxdae.systems.precision import as_numbers, in_dtype
 
 _MAX_STEPS = 256
@@ -38,7 +44,7 @@ class Balance(NamedTuple):
     """What must vanish at an equilibrium.
 
     Args:
-        force: generalized forces less `J^T lam` at rest, shape `(n,)`.
+        force: generalized forces less `J^T lam` at rest, of the shape of velocities.
         phi: position constraint residuals, shape `(m,)`.
         phi_dot: velocity-level residuals at rest, shape `(m+r,)`.
         actuator: rates of the actuator state, shape `(k,)`.
@@ -76,7 +82,7 @@ class Equilibrium(Module):
     @property
     def state(self) -> State:
         """The state of rest, `State(q, 0, w)`."""
-        return State(self.q, jnp.zeros_like(self.q), self.w)
+        return State(self.q, jnp.zeros_like(self.residual.force), self.w)
 
 
 class _Unknowns(NamedTuple):
@@ -105,7 +111,8 @@ def equilibrium(
     the multipliers kept. An equilibrium need not be stationary for the potential energy in the
     redundant coordinates. Levenberg-Marquardt steps from the guess, then Newton steps of least
     norm; where equilibria form a family it is a member near the guess, unless `fixed` selects one.
-    First derivatives follow from the implicit function theorem.
+    Where velocities are not rates of the coordinates (`System.rate`), coordinates move along the
+    directions of velocities. First derivatives follow from the implicit function theorem.
 
     Args:
         system: the declaration; at rest it must not depend on time.
@@ -127,9 +134,9 @@ def equilibrium(
             `vmap` the result is NaN instead.
         ValueError: for wrong shapes, unknown names, or numbers that are not finite.
     """
-    refuse_rates(system, "equilibrium")
     guess = State(q, q, w)
-    state = State(guess.q, jnp.zeros_like(guess.q), guess.w)
+    rest = jnp.zeros(velocity_count(system, jnp.asarray(t, guess.q.dtype), guess.q), guess.q.dtype)
+    state = State(guess.q, rest, guess.w)
     dtype = state.q.dtype
     check_tolerance("tolerance", tolerance)
     fixed = (fixed,) if isinstance(fixed, str | int) else fixed
@@ -145,6 +152,7 @@ def equilibrium(
     kept = _independent_constraints(system, t, state)
     rest, residual, rate = _solve(system, t, state, u, free, kept, free_controls)
     tolerance = float(jnp.finfo(dtype).eps) ** (2 / 3) if tolerance is None else tolerance
+    _check_held(system, state.q, rest.q, free)
     return _require(system, rest, residual, rate, t, tolerance, fixed)
 
 
@@ -153,10 +161,11 @@ def _solve(system, t, state, u, free, kept, free_controls):
     """Unknowns, what is left of the equations, and the rate of that in time."""
     problem = (system, t, state, u, free, kept)
     q, s = state.q, u.size if free_controls else 0
+    places = jnp.zeros_like(state.v) if has_rate(system) else q
     m = jax.eval_shape(system.position_constraints, t, q).size
     r = jax.eval_shape(system.velocity_constraints, t, q, state.v).size
     control = jnp.ravel(u) if s else jnp.zeros(0, q.dtype)
-    start = jnp.concatenate([q, state.w, control, jnp.zeros(m + r, q.dtype)])
+    start = jnp.concatenate([places, state.w, control, jnp.zeros(m + r, q.dtype)])
     # Multipliers that balance best: a guess that is an equilibrium is found to be one.
     multipliers = jnp.arange(start.size) >= start.size - m - r
     fixed = jax.lax.stop_gradient(problem)
@@ -170,10 +179,13 @@ def _solve(system, t, state, u, free, kept, free_controls):
 
 
 def _unknowns(x, problem, s: int) -> _Unknowns:
-    _, _, state, u, free, kept = problem
-    n, k = state.q.size, state.w.size
-    q, w, control, multipliers = jnp.split(x, (n, n + k, n + k + s))
-    held = jnp.where(free, q, state.q)
+    system, t, state, u, free, kept = problem
+    n, k = state.v.size, state.w.size
+    places, w, control, multipliers = jnp.split(x, (n, n + k, n + k + s))
+    if has_rate(system):
+        held = moved(system, t, state.q, _along_free(system, t, state, free, places))
+    else:
+        held = jnp.where(free, places, state.q)
     # Off the constraints a superfluous one could balance any force by a multiplier without bound.
     multipliers = multipliers if kept is None else jnp.where(kept, multipliers, 0.0)
     return _Unknowns(held, w, control.reshape(u.shape) if s else u, multipliers)
@@ -205,6 +217,14 @@ def independent_rows(system: System, t, state: State):
     order = pivoted_rows(unit_rows(rank.jac)[0]).order
     first = jnp.arange(len(order)) < rank.rank
     return (first @ order) > 0, rank.regular, rank.jac
+
+
+def _along_free(system: System, t, state: State, free, change):
+    """The part of a change of position that leaves coordinates that are held where they are."""
+    rates = jax.vmap(lambda e: coordinate_rate(system, t, state.q, e), out_axes=1)
+    rows = jnp.where(free[:, None], 0.0, rates(jnp.eye(change.size, dtype=change.dtype)))
+    rows = jax.lax.stop_gradient(rows)
+    return change - jnp.linalg.pinv(rows) @ (rows @ change)
 
 
 def _balance(x, problem, s: int) -> Balance:
@@ -240,6 +260,21 @@ def _implicit_jvp(primals, tangents):
     return x, -inverse @ change
 
 
+@where_known
+def _check_held(system: System, guess, q, free) -> None:
+    """Coordinates that velocities cannot hold one by one: a part of a quaternion."""
+    if not has_rate(system):
+        return
+    away = np.where(free, 0.0, np.abs(np.asarray(q) - np.asarray(guess)))
+    worst = int(np.argmax(away))
+    if away[worst] > np.finfo(away.dtype).eps ** 0.5 * (1 + abs(float(guess[worst]))):
+        raise EquilibriumError(
+            f"the coordinate {system.labels().coordinate(worst)!r} was to be held and moved by "
+            f"{away[worst]:.3g}: velocities do not hold it alone; hold all coordinates of its "
+            "rotation, or none."
+        )
+
+
 def _require(system, rest, residual, rate, t, tolerance, fixed) -> Equilibrium:
     """The equilibrium if everything balances; an error, or NaN while tracing, if not."""
     limit = tolerance * (1 + _size(rest))
@@ -266,7 +301,7 @@ def _size(tree):
 def _message(system, rest, residual, limit, fixed) -> str:
     labels = system.labels()
     names = (
-        [f"the force on {labels.coordinate(i)!r}" for i in range(residual.force.size)]
+        [f"the force on {labels.coordinate(i)!r}" for i in _moved_most(system, residual, rest.q)]
         + [f"constraint {labels.constraint(i)!r}" for i in range(residual.phi.size)]
         + [f"constraint {labels.constraint(i)!r} at rest" for i in range(residual.phi_dot.size)]
         + [f"the rate of actuator state w{i + 1}" for i in range(residual.actuator.size)]
@@ -282,6 +317,16 @@ def _message(system, rest, residual, limit, fixed) -> str:
     )
 
 
+def _moved_most(system: System, residual: Balance, q) -> list[int]:
+    """Of each velocity the coordinate that it moves most."""
+    count = residual.force.size
+    if not has_rate(system):
+        return [*range(count)]
+    basis = np.eye(count, dtype=q.dtype)
+    rates = np.stack([coordinate_rate(system, jnp.zeros((), q.dtype), q, e) for e in basis])
+    return np.argmax(np.abs(rates), axis=1).tolist()
+
+
 def _free(system: System, fixed, n: int) -> np.ndarray:
     free = np.ones(n, bool)
     free[system.labels().coordinate_indices(fixed, n, "fixed")] = False
@@ -290,7 +335,7 @@ def _free(system: System, fixed, n: int) -> np.ndarray:
 
 def balance(system: System, t, q, w, u, multipliers) -> Balance:
     """What is out of balance at rest in `q`, under multipliers `(m+r,)`; zero at an equilibrium."""
-    rest = jnp.zeros_like(q)
+    rest = jnp.zeros(velocity_count(system, t, q), q.dtype)
     phi, f_dot = jax.jvp(lambda t: system.position_constraints(t, q), (t,), (jnp.ones_like(t),))
     g = system.velocity_constraints(t, q, rest)
     holonomic, nonholonomic = jnp.split(multipliers, (phi.size,))
@@ -302,12 +347,13 @@ def balance(system: System, t, q, w, u, multipliers) -> Balance:
 
 def energy_force(system: System, t, q, multipliers) -> Float[Array, " n"]:
     """`-d(W + lam . f)/dq` with `W = V - T0`: energies and position constraints, at rest."""
+    rest = jnp.zeros(velocity_count(system, t, q), q.dtype)
 
     def potential(q):
-        static = system.potential_energy(t, q) - system.kinetic_energy(t, q, jnp.zeros_like(q))
+        static = system.potential_energy(t, q) - system.kinetic_energy(t, q, rest)
         return static + multipliers @ system.position_constraints(t, q)
 
-    return -jax.grad(potential)(q)
+    return generalized_force(system, t, q, rest, -jax.grad(potential)(q))
 
 
 def remaining_force(system: System, t, q, v, w, u, multipliers) -> Float[Array, " n"]:

@@ -27,7 +27,7 @@ from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import check_symmetric_mass
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import involved
-from jaxdae.systems.kinematics import along_motion
+from jaxdae.systems.kinematics import along_motion, refuse_rates
 from jaxdae.systems.precision import in_dtype
 
 
@@ -137,6 +137,7 @@ def linearize(
     """
     eq = equilibrium
     check_instance("equilibrium", eq, Equilibrium, "what jaxdae.equilibrium(system, q) found")
+    refuse_rates(system, "linearize")
     check_symmetric_mass(system, eq.t, State(eq.q, jnp.zeros_like(eq.q)))
     # As arrays: numbers of another value would be compiled anew.
     system, controller = in_dtype((system, controller), eq.q.dtype)

@@ -18,6 +18,7 @@ from jaxdae.compiled import jit
 from jaxdae.reprs import Module
 from jaxdae.systems import System
 from jaxdae.systems.dynamics import other_force
+from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import in_dtype
 
 
@@ -117,6 +118,7 @@ def characteristic_matrix(
         ValueError: for a system with velocity constraints, or as `linearize`.
     """
     eq, rest = equilibrium, jnp.zeros_like(equilibrium.q)
+    refuse_rates(system, "characteristic_matrix")
     # As arrays: numbers of another value would be compiled anew.
     system = in_dtype(system, eq.q.dtype)
     r = jax.eval_shape(system.velocity_constraints, eq.t, eq.q, rest).shape[0]

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.checks import are_known, where_known
+from jaxdae.checks import are_known, fails, where_known
+from jaxdae.linalg.held_rank import rank_tolerance, unit_rows
+from jaxdae.linalg.rank import numerical_rank
 from jaxdae.reprs import Module, shown
 from jaxdae.systems import evaluate, State, System
 
@@ -29,54 +31,85 @@ class InverseDynamics(NamedTuple):
         return shown(self)
 
 
-def inverse_dynamics(system: System, t, q, v, a, *, controls: int) -> InverseDynamics:
+def inverse_dynamics(system: System, t, q, v, a, *, controls: int | None = None) -> InverseDynamics:
     r"""Inputs and multipliers of a motion that is given, forces being affine in the inputs.
 
-        [B, -J^T] (u, lam) = M a - f(u = 0),        B = df/du
+        B u - J^T lam = M a - f(u = 0),        B = df/du
 
-    There are as many unknowns as equations where each degree of freedom has its input: `s` inputs
-    and `m+r` independent constraints for `n` coordinates. Where the inputs lose their hold on the
-    motion, as a five-bar's do with its couplers in line, the matrix is singular and nothing finite
-    comes out.
+    Where each degree of freedom has its input these are as many equations as unknowns. With more
+    inputs than that, or redundant constraints, they leave some open: of all inputs that give the
+    motion those of least norm are taken, then the multipliers of least norm (in rows of unit
+    length). With fewer inputs only some motions can be had. Where inputs lose their hold on the
+    motion, as a five-bar's do with its couplers in line, nothing finite comes out.
 
     Args:
         system: without actuator states.
         t: time [s].
         q: coordinates, shape `(n,)`.
-        v: velocities, shape `(n,)`.
-        a: accelerations, shape `(n,)`.
-        controls: number `s` of inputs.
+        v: velocities.
+        a: accelerations, of the shape of `v`.
+        controls: number `s` of inputs; by default that of the names of `System.labels`.
 
     Returns:
         `InverseDynamics`.
 
     Raises:
-        ValueError: for another number of unknowns than equations; of concrete values, for a motion
-            that the constraints do not admit, a singular matrix, forces not affine in the inputs.
+        ValueError: for accelerations of another shape, or no number of inputs; of concrete values,
+            for a motion that the constraints do not admit or that no inputs give, with what is
+            left, and for forces that are not affine in the inputs. Under `jit` and `vmap` what more
+            or fewer inputs than degrees of freedom cannot give is NaN instead.
     """
     q, v, a = (jnp.asarray(x) for x in (q, v, a))
+    name = type(system).__name__
+    if a.shape != v.shape:
+        raise ValueError(f"the accelerations have shape {a.shape} and the velocities {v.shape}.")
+    controls = len(system.labels().inputs) if controls is None else controls
+    if controls == 0:
+        raise ValueError(f"{name} names no inputs; give their number, controls=….")
     zero, none = jnp.zeros(controls, q.dtype), jnp.zeros(0, q.dtype)
     d = evaluate(system, t, q, v, none, zero)
-    n, c = len(q), len(d.gamma)
-    if n != controls + c:
-        raise ValueError(
-            f"{type(system).__name__} has {n} equations of motion for {controls} inputs and {c} "
-            f"multipliers; inverse dynamics needs as many inputs as degrees of freedom, {n - c}."
-        )
+    n, c = v.size, len(d.gamma)
     force = lambda u: system.force(t, q, v, none, u)  # noqa: E731
     B = jax.jacfwd(force)(zero)
-    x = jnp.linalg.solve(jnp.concatenate([B, -d.jac.T], axis=1), d.mass @ a - d.force)
-    result = InverseDynamics(x[:controls], x[controls:])
-    _check(type(system).__name__, force, d, a, result)
+    needed = d.mass @ a - d.force
+    result = None
+    if n == controls + c:
+        x = jnp.linalg.solve(jnp.concatenate([B, -d.jac.T], axis=1), needed)
+        # Redundant constraints make the matrix singular.
+        if not fails(lambda x: np.isfinite(x).all(), x):
+            result = InverseDynamics(x[:controls], x[controls:])
+    result = _least_norm(B, d.jac, needed) if result is None else result
+    _check(system, force, B, d, a, result)
     return result
 
 
+def _least_norm(B, jac, needed) -> InverseDynamics:
+    """Inputs of least norm, then multipliers; NaN where there are none."""
+    part, rows = rank_tolerance(needed.dtype), jac
+    if len(jac):
+        rows, scales = unit_rows(jac)
+        back = jnp.linalg.pinv(rows, rtol=part)
+        free = lambda x: x - back @ (rows @ x)  # noqa: E731
+    else:
+        scales, back, free = jnp.ones(0, needed.dtype), rows.T, lambda x: x
+    u = jnp.linalg.pinv(free(B), rtol=part) @ free(needed)
+    lam = scales * (back.T @ (B @ u - needed))
+    terms = jnp.abs(B) @ jnp.abs(u) + jnp.abs(jac).T @ jnp.abs(lam) + jnp.abs(needed)
+    left = jnp.abs(B @ u - jac.T @ lam - needed)
+    good = are_known(left) | (jnp.max(left) <= _tolerance(needed.dtype) * jnp.max(terms))
+    return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), InverseDynamics(u, lam))
+
+
+def _tolerance(dtype) -> float:
+    return float(np.sqrt(np.finfo(dtype).eps))
+
+
 @where_known
-def _check(name: str, force: Callable, d, a, result: InverseDynamics) -> None:
+def _check(system: System, force: Callable, B, d, a, result: InverseDynamics) -> None:
     """Refuse what satisfies neither the constraints nor the equations of motion."""
-    tolerance = float(np.sqrt(np.finfo(np.asarray(a).dtype).eps))
+    name, tolerance = type(system).__name__, _tolerance(np.asarray(a).dtype)
     needed = np.asarray(force(result.u) - force(jnp.zeros_like(result.u)))
-    d, a, (_, lam) = jax.tree.map(np.asarray, (d, a, result))
+    B, d, a, (u, lam) = jax.tree.map(np.asarray, (B, d, a, result))
     left = d.jac @ a + d.gamma
     if (np.abs(left) > tolerance * (np.abs(d.jac) @ np.abs(a) + np.abs(d.gamma))).any():
         raise ValueError(
@@ -86,12 +119,30 @@ def _check(name: str, force: Callable, d, a, result: InverseDynamics) -> None:
         )
     terms = np.stack([d.mass @ a, d.jac.T @ lam, -d.force, -needed])
     left = np.abs(terms.sum(axis=0)).max()
-    if not left <= tolerance * np.abs(terms).max():
-        raise ValueError(
-            f"no inputs give {name} this motion: {left:.3g} is left of M a + J^T lam - f. Either "
-            "the inputs lose their hold on it here, at a singular position, or its forces are not "
-            "affine in the inputs."
+    if left <= tolerance * np.abs(terms).max():
+        return
+    freedoms, acting = _actuation(B, d.jac)
+    if acting < freedoms:
+        why = (
+            f"It has {freedoms} degrees of freedom here, and its inputs ({u.size}) act on {acting} "
+            "of them: add inputs, leave a singular position, or plan a motion that they can give."
         )
+    else:
+        why = (
+            "Either the inputs nearly lose their hold on it here, at a singular position, or its "
+            "forces are not affine in the inputs."
+        )
+    raise ValueError(
+        f"no inputs give {name} this motion: {left:.3g} is left of M a + J^T lam - f. {why}"
+    )
+
+
+def _actuation(B: np.ndarray, jac: np.ndarray) -> tuple[int, int]:
+    """Degrees of freedom, and on how many of them inputs act."""
+    part = rank_tolerance(jac.dtype)
+    rank = numerical_rank(jac, part).rank if len(jac) else 0
+    both = numerical_rank(np.concatenate([jac, B.T]), part).rank
+    return jac.shape[1] - rank, both - rank
 
 
 class Feedforward(Module):

@@ -248,7 +248,7 @@ def least_singular_value(system, ts, states, held=None):
 
 
 def near_singularities_along(
-    system, formulation, ts, states, jac=None, part: float = NEAR
+    system, formulation, ts, states, jac=None, part: float = NEAR, most: float = _MOST_WORK
 ) -> tuple[list[NearSingularity], float]:
     """Near-singular positions passed, and the median of the least singular value.
 
@@ -259,6 +259,7 @@ def near_singularities_along(
         states: coordinates `q`, and as `v` their rates.
         jac: constraint Jacobians there, where they are known.
         part: of the median below which the least singular value counts as one.
+        most: operations; where more are needed, nothing is searched.
     """
 
     def jacobians(t, q, v):
@@ -266,7 +267,7 @@ def near_singularities_along(
 
     jac = jacobians(ts, states.q, states.v) if jac is None else jac
     count, c, n = jac.shape
-    if not 0 < count * c * c * n <= _MOST_WORK:
+    if not 0 < count * c * c * n <= most:
         return [], np.inf
     held = held_by(system, formulation, ts, states)
     return find_near_singularities(jacobians, ts, states, jac, held, part)

@@ -23,10 +23,11 @@ class NumericalRank(NamedTuple):
     combinations: np.ndarray
 
     @property
-    def dependent_sets(self) -> tuple[tuple[int, ...], ...]:
-        """Indices of rows that depend on each other, one set for each superfluous row.
+    def dependences(self) -> tuple[tuple[int, np.ndarray], ...]:
+        """A superfluous row and the weights of a vanishing sum of scaled rows, for each dependence.
 
-        Without any of its rows the rest of a set is independent; sets of few rows come first.
+        Its own weight is 1 and that of each other superfluous row 0, so that without it the rest of
+        those with weights is independent; sums of few rows come first. Weights have shape `(c,)`.
         """
         count = len(self.combinations)
         if count == 0:
@@ -39,7 +40,16 @@ class NumericalRank(NamedTuple):
         superfluous = order[:count]
         each = np.linalg.solve(self.combinations[:, superfluous], self.combinations)
         parts = np.abs(each) > _NO_WEIGHT * np.abs(each).max(axis=1, keepdims=True)
-        return tuple(sorted((tuple(np.flatnonzero(x).tolist()) for x in parts), key=len))
+        pairs = zip(superfluous.tolist(), np.where(parts, each, 0.0), strict=True)
+        return tuple(sorted(pairs, key=lambda x: np.count_nonzero(x[1])))
+
+    @property
+    def dependent_sets(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of rows that depend on each other, one set for each superfluous row.
+
+        Without any of its rows the rest of a set is independent; sets of few rows come first.
+        """
+        return tuple(tuple(np.flatnonzero(x).tolist()) for _, x in self.dependences)
 
 
 def numerical_rank(matrix, tolerance: float = 1e-8) -> NumericalRank:

@@ -18,7 +18,8 @@ from jaxdae.systems.precision import as_floats
 _ROUNDED = 1e-6
 
 
-def _quaternion(values) -> Float[Array, " 4"]:
+def quaternion(values) -> Float[Array, " 4"]:
+    """Four components, of length 1, the scalar part first."""
     (found,) = as_floats(values)
     if found.shape != (4,):
         raise ValueError(f"multibody: a quaternion has 4 components; got shape {found.shape}.")
@@ -90,7 +91,7 @@ class Body(Module):
     joints: tuple[AbstractJoint, ...] = eqx.field(converter=_joints, default=())
     parent: str | None = eqx.field(static=True, default=None)
     position: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
-    orientation: Float[Array, " 4"] = eqx.field(converter=_quaternion, default=(1.0, 0.0, 0.0, 0.0))
+    orientation: Float[Array, " 4"] = eqx.field(converter=quaternion, default=(1.0, 0.0, 0.0, 0.0))
     mass: float = 0.0
     centre: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     inertia: Float[Array, "3 3"] = eqx.field(converter=_inertia, default=(0.0, 0.0, 0.0))
@@ -155,10 +156,10 @@ class AbstractLoop(Module):
         return ()
 
 
-def _axes(values: str) -> str:
+def axes_of_space(values: str) -> str:
     """Axes of space, each once."""
     if not values or set(values) - {*"xyz"} or len({*values}) < len(values):
-        raise ValueError(f"Connection: axes are some of 'xyz', each once; got {values!r}.")
+        raise ValueError(f"multibody: axes are some of 'xyz', each once; got {values!r}.")
     return values
 
 
@@ -182,7 +183,7 @@ class Connection(AbstractLoop):
     second: str | None = eqx.field(static=True, default=None)
     anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     other: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
-    axes: str = eqx.field(static=True, default="xyz", converter=_axes)
+    axes: str = eqx.field(static=True, default="xyz", converter=axes_of_space)
 
     def residuals(self, t, poses, values):
         del t, values
@@ -214,7 +215,7 @@ class Weld(AbstractLoop):
     second: str | None = eqx.field(static=True, default=None)
     anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     other: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
-    orientation: Float[Array, " 4"] = eqx.field(converter=_quaternion, default=(1.0, 0.0, 0.0, 0.0))
+    orientation: Float[Array, " 4"] = eqx.field(converter=quaternion, default=(1.0, 0.0, 0.0, 0.0))
 
     def residuals(self, t, poses, values):
         del t, values
@@ -266,30 +267,3 @@ class Coupling(AbstractLoop):
 
     def constraints(self, units):
         return ((self.name, units[self.joint]),)
-
-
-class Motor(Module):
-    """A force or torque on a hinge or slide: `gear (gain u + b0 + b1 gear x + b2 gear dx/dt)`.
-
-    With the bias zero it is the input itself, times gear and gain; `gain = k`, `b1 = -k`,
-    `b2 = -d` is a servo with the target `u`.
-
-    Args:
-        name: of the input.
-        joint: name of the joint, a hinge or a slide.
-        gear: ratio of the transmission.
-        gain: force for each unit of the input.
-        bias: `b0, b1, b2`.
-    """
-
-    name: str = eqx.field(static=True)
-    joint: str = eqx.field(static=True)
-    gear: float = 1.0
-    gain: float = 1.0
-    bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
-
-    def force(self, value, rate, u):
-        """On the joint [N or N m], from its coordinate, its rate and the input."""
-        constant, by_place, by_rate = self.bias
-        felt = constant + self.gear * (by_place * value + by_rate * rate)
-        return self.gear * (self.gain * u + felt)

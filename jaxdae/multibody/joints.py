@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import fails
 from jaxdae.multibody import rotations
 from jaxdae.reprs import Module
 from jaxdae.systems.precision import as_floats
@@ -74,6 +75,41 @@ class Twist(NamedTuple):
         return Twist(self.velocity * speed, self.spin * speed)
 
 
+class Wrench(NamedTuple):
+    """A force and a torque on a body, in its own axes; or a momentum.
+
+    Args:
+        force: [N], shape `(3,)`.
+        torque: about the origin of the body [N m], shape `(3,)`.
+    """
+
+    force: Float[Array, " 3"]
+    torque: Float[Array, " 3"]
+
+    def power(self, twist: Twist) -> Float[Array, ""]:
+        """At a twist of the body [W]."""
+        return self.force @ twist.velocity + self.torque @ twist.spin
+
+    def times(self, factor: Float[Array, ""]) -> "Wrench":
+        """A multiple."""
+        return Wrench(self.force * factor, self.torque * factor)
+
+    def at(self, relative: Pose) -> "Wrench":
+        """The same on the body, of what is given in a frame that has a pose relative to it."""
+        force = relative.turn @ self.force
+        return Wrench(force, relative.turn @ self.torque + rotations.cross(relative.place, force))
+
+    def plus(self, other: "Wrench") -> "Wrench":
+        """Both together."""
+        return Wrench(self.force + other.force, self.torque + other.torque)
+
+    @classmethod
+    def dual(cls, pose: Pose, slope: Pose) -> "Wrench":
+        """The one whose power is the rate of a function of a pose, from its slope by the pose."""
+        # A turn R changes by R (spin x), so that the skew part of R^T d/dR belongs to the spin.
+        return cls(pose.turn.T @ slope.place, 2 * rotations.vector(pose.turn.T @ slope.turn))
+
+
 def space_vector(values) -> Float[Array, " 3"]:
     """Three components."""
     (found,) = as_floats(values)
@@ -85,6 +121,16 @@ def space_vector(values) -> Float[Array, " 3"]:
 def unit_vector(values) -> Float[Array, " 3"]:
     """A vector of length 1."""
     return rotations.normalized("an axis", space_vector(values))
+
+
+def screw_pitch(value):
+    """A number that is not zero."""
+    if fails(lambda x: np.isfinite(x) and x != 0, value):
+        raise ValueError(
+            f"multibody: the pitch of a screw is {value} m each turn; give a number that is not "
+            "zero, or take a hinge, which does not advance."
+        )
+    return value
 
 
 class AbstractJoint(Module):
@@ -230,6 +276,51 @@ class Slide(_Single):
 
     def coordinates(self):
         return ((self.name, "m"),)
+
+
+class Screw(_Single):
+    """A screw in its nut: one angle [rad] about an axis, with a displacement along it.
+
+    The displacement is `pitch / (2 pi)` times the angle from where the body is as it was declared.
+
+    Args:
+        name: of the joint, and of its coordinate.
+        axis: a vector in axes of the body; its length does not matter.
+        reference: angle at which the body is as it was declared [rad].
+        stiffness: of a torsion spring [N m/rad].
+        relaxed: angle at which it is relaxed [rad].
+        damping: [N m s/rad].
+        armature: inertia of a rotor that turns with the angle, [kg m^2].
+        anchor: a point of the axis in the body [m].
+        pitch: displacement along the axis for each turn about it [m], positive for a right-handed
+            thread.
+
+    Raises:
+        ValueError: for a pitch of zero.
+    """
+
+    anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
+    pitch: float = eqx.field(converter=screw_pitch, default=1.0)
+
+    @property
+    def at(self):
+        return self.anchor
+
+    def _advance(self):
+        """Displacement for each radian, a vector."""
+        return self.pitch / (2 * np.pi) * unit_vector(self.axis)
+
+    def steps(self, values):
+        angle = values[0] - self.reference
+        turn = rotations.from_axis(unit_vector(self.axis), angle)
+        return (Pose(angle * self._advance(), turn),)
+
+    def axes(self, dtype):
+        del dtype
+        return ((Twist(self._advance(), unit_vector(self.axis)),),)
+
+    def coordinates(self):
+        return ((self.name, "rad"),)
 
 
 class Ball(AbstractJoint):

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.multibody.bodies import AbstractLoop, Body, Connection, Coupling, Motor, Weld
+from jaxdae.multibody.bodies import AbstractLoop, Body, Connection, Coupling, Weld
 from jaxdae.multibody.comparison import compare
 from jaxdae.multibody.joints import AbstractJoint, Ball, Free, Hinge, Slide
+from jaxdae.multibody.motors import Motor
 from jaxdae.multibody.system import Multibody, unused
 from jaxdae.systems import State
 
@@ -54,13 +55,13 @@ def read_mujoco(source: str | Path) -> ImportedMechanism:
         RuntimeWarning: if geometries could touch, or joints or actuators have limits: none of these
             is modelled; or if the file switches actuators off: they are inputs without force.
     """
-    mujoco = _mujoco()
-    model = _compiled(mujoco, source)
+    mujoco = load_mujoco()
+    model = compiled(mujoco, source)
     left_out = (
         *_balanced(mujoco, model, source), *_switch_off(mujoco, model), *_left_out(mujoco, model)
     )  # fmt: skip
     _refuse(model)
-    names = _Names(mujoco, model)
+    names = Names(mujoco, model)
     system = Multibody(
         bodies=[_body(mujoco, model, names, i) for i in range(1, model.nbody)],
         loops=[_loop(mujoco, model, names, i) for i in range(model.neq) if model.eq_active0[i]],
@@ -73,7 +74,8 @@ def read_mujoco(source: str | Path) -> ImportedMechanism:
     return ImportedMechanism(system, system.start(), left_out)
 
 
-def _mujoco() -> Any:
+def load_mujoco() -> Any:
+    """MuJoCo, or an error that says how to install it."""
     try:
         import mujoco
     except ImportError as error:
@@ -83,7 +85,8 @@ def _mujoco() -> Any:
     return mujoco
 
 
-def _compiled(mujoco, source: str | Path):
+def compiled(mujoco, source: str | Path):
+    """The model of a file, or of a text, by MuJoCo's own compiler."""
     text = str(source).lstrip()
     if not text.startswith("<"):
         path = Path(source).expanduser()
@@ -120,7 +123,7 @@ def _balanced(mujoco, model, source: str | Path) -> Iterator[str]:
             )
 
 
-class _Names:
+class Names:
     """Names of what the file names; others are numbered."""
 
     def __init__(self, mujoco, model):
@@ -204,7 +207,7 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _body(mujoco, model, names: _Names, i: int) -> Body:
+def _body(mujoco, model, names: Names, i: int) -> Body:
     turn = np.empty(9)
     mujoco.mju_quat2Mat(turn, model.body_iquat[i])
     turn = turn.reshape(3, 3)
@@ -221,7 +224,7 @@ def _body(mujoco, model, names: _Names, i: int) -> Body:
     )
 
 
-def _joint(mujoco, model, names: _Names, i: int) -> AbstractJoint:
+def _joint(mujoco, model, names: Names, i: int) -> AbstractJoint:
     kind, name = mujoco.mjtJoint(int(model.jnt_type[i])), names("joint", i)
     at, dof = model.jnt_qposadr[i], model.jnt_dofadr[i]
     kinds = mujoco.mjtJoint
@@ -257,7 +260,7 @@ def _reflected(model, values: np.ndarray, joint: int) -> float:
     return float(np.sum(values[of_joint].ravel() * model.actuator_gear[of_joint, 0] ** 2))
 
 
-def _loop(mujoco, model, names: _Names, i: int) -> AbstractLoop:
+def _loop(mujoco, model, names: Names, i: int) -> AbstractLoop:
     kind, name, data = mujoco.mjtEq(int(model.eq_type[i])), names("equality", i), model.eq_data[i]
     ids = model.eq_obj1id[i], model.eq_obj2id[i]
     kinds = mujoco.mjtEq
@@ -289,7 +292,7 @@ def _loop(mujoco, model, names: _Names, i: int) -> AbstractLoop:
     return Weld(name, one, two, anchors[0], anchors[1], turn)
 
 
-def _motor(mujoco, model, names: _Names, i: int) -> Motor:
+def _motor(mujoco, model, names: Names, i: int) -> Motor:
     name = names("actuator", i)
     bias_kind = mujoco.mjtBias(int(model.actuator_biastype[i]))
     known = (

@@ -24,36 +24,11 @@ from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
 from jaxdae.multibody.bodies import Body
-from jaxdae.multibody.joints import Pose, Twist
+from jaxdae.multibody.joints import Pose, Twist, Wrench
 
 # Entries of a symmetric matrix on and above the diagonal, and where each entry is among them.
 _ROWS, _COLUMNS = np.triu_indices(3)
 _PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
-
-
-class Wrench(NamedTuple):
-    """A force and a moment about the origin of a frame, in its axes; or momenta.
-
-    Args:
-        force: [N], shape `(3,)`.
-        moment: [N m], shape `(3,)`.
-    """
-
-    force: Float[Array, " 3"]
-    moment: Float[Array, " 3"]
-
-    def power(self, twist: Twist) -> Float[Array, ""]:
-        """Of the wrench at a twist [W]."""
-        return self.force @ twist.velocity + self.moment @ twist.spin
-
-    def times(self, factor) -> "Wrench":
-        """A multiple."""
-        return Wrench(self.force * factor, self.moment * factor)
-
-    def on_parent(self, pose: Pose) -> "Wrench":
-        """The same in a frame in which its own has a pose."""
-        force = pose.turn @ self.force
-        return Wrench(force, pose.turn @ self.moment + rotations.cross(pose.place, force))
 
 
 class Inertia(NamedTuple):
@@ -381,7 +356,7 @@ class Tree:
 
         def carried(wrench, row):
             pose, axis = row
-            return wrench.on_parent(pose), wrench.power(axis)
+            return wrench.at(pose), wrench.power(axis)
 
         return self._up(wrenches, carried, (poses, self.axes))[1] + self._of_armatures(v)
 
@@ -407,9 +382,9 @@ class Tree:
         in_space = _links(self._in_space(poses))
         roots = np.argmax(self.paths, axis=1)
         in_space = Pose(in_space.place - in_space.place[roots], in_space.turn)
-        momenta = jax.vmap(Wrench.on_parent)(momenta, in_space)
+        momenta = jax.vmap(Wrench.at)(momenta, in_space)
         axes = jax.vmap(Twist.on_parent)(self.axes, in_space)
-        products = momenta.force @ axes.velocity.T + momenta.moment @ axes.spin.T
+        products = momenta.force @ axes.velocity.T + momenta.torque @ axes.spin.T
         lower = jnp.where(self.paths, products, 0.0)
         diagonal = jnp.diagonal(products)
         return lower + lower.T + jnp.diag(self.of_velocities("armature") - diagonal)
@@ -478,7 +453,7 @@ class Articulated(NamedTuple):
             value = (force - wrench.power(axis)) * size
             sums = (wrench, momentum.times(value), inertia.momentum(change))
             left = jax.tree.map(lambda a, b, c: a + b + c, *sums)
-            return left.on_parent(pose), value
+            return left.at(pose), value
 
         rows = (
             self.poses, tree.axes, forces, self.momenta, self.sizes, self.inertias, convective

@@ -83,3 +83,19 @@ def quaternion_rate(p: Float[Array, " 4"], omega: Float[Array, " 3"]) -> Float[A
 def turning(p: Float[Array, " 4"], rate: Float[Array, " 4"]) -> Float[Array, " 3"]:
     """Angular velocity in axes of the body [rad/s], of a quaternion and its rate."""
     return 2 * jnp.tensordot(RATE.astype(p.dtype), jnp.outer(p, rate), 2) / (p @ p)
+
+
+def perpendicular(axis: Float[Array, " 3"]) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
+    """Two unit vectors `b`, `c` with which a unit vector `a` makes a right-handed frame `b, c, a`.
+
+    `b = ex - (a_x / (1 + a_z)) (a + ez)` is the image of `ex` under the rotation of `ez` to `a`,
+    and `c` that of `ey`; for `a_z < -1/2` the same of `-a`, with `c` reversed. For an axis of
+    coordinates they are axes of coordinates. No choice is smooth everywhere; this one is, but
+    where `a_z = -1/2`.
+    """
+    x, y, z = axis
+    side = jnp.where(z < -0.5, -1.0, 1.0).astype(axis.dtype)
+    fraction = 1.0 / (1.0 + side * z)
+    b = jnp.stack([1.0 - fraction * x * x, -fraction * x * y, -side * x])
+    c = jnp.stack([-fraction * x * y, 1.0 - fraction * y * y, -side * y])
+    return b, side * c

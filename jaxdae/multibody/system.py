@@ -11,8 +11,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.multibody import recursion, rotations
-from jaxdae.multibody.bodies import AbstractLoop, Body, Motor
-from jaxdae.multibody.joints import Pose, space_vector, Twist
+from jaxdae.multibody.bodies import AbstractLoop, Body
+from jaxdae.multibody.forces import (
+    AbstractForce,
+    applied_wrenches,
+    BODY,
+    Configuration,
+    COORDINATE,
+    generalized,
+    JOINT,
+    Motion,
+    shares,
+    total_load,
+)
+from jaxdae.multibody.joints import Pose, space_vector, Twist, Wrench
 from jaxdae.systems import ForwardDynamics, Labels, Points, State, System
 
 
@@ -42,8 +54,9 @@ class Multibody(System):
     Args:
         bodies: each after its parent.
         loops: constraints that close loops.
-        motors: forces by inputs.
+        motors: forces by inputs, which come first among the control inputs.
         gravity: acceleration [m/s^2], shape `(3,)`.
+        forces: springs, dampers, tendons, drag and other force elements.
 
     Raises:
         ValueError: for a name that nothing has or two have, a free body on another one, or a loop
@@ -54,8 +67,9 @@ class Multibody(System):
 
     bodies: tuple[Body, ...] = eqx.field(converter=tuple)
     loops: tuple[AbstractLoop, ...] = eqx.field(converter=tuple, default=())
-    motors: tuple[Motor, ...] = eqx.field(converter=tuple, default=())
+    motors: tuple[AbstractForce, ...] = eqx.field(converter=tuple, default=())
     gravity: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, -9.81))
+    forces: tuple[AbstractForce, ...] = eqx.field(converter=tuple, default=())
 
     def __check_init__(self):
         """Names that exist, each once; parents first."""
@@ -75,18 +89,24 @@ class Multibody(System):
             ("coordinates", [y for x in joints for y, _ in x.coordinates()]),
             ("loops", [x.name for x in self.loops]),
             ("motors", [x.name for x in self.motors]),
+            ("forces", [x.name for x in self.forces]),
+            ("inputs", [y for x in self._elements() for y, _ in x.inputs()]),
         ):
             twice = sorted({x for x in names if names.count(x) > 1})
             if twice:
                 raise ValueError(f"Multibody: two {kind} are called {twice[0]!r}.")
         single = [x.name for x in joints if x.size == 1]
-        for motor in self.motors:
-            _known(f"the joint of motor {motor.name!r}", motor.joint, single)
+        known = {BODY: seen, JOINT: [x.name for x in joints], COORDINATE: single}
+        for kind, elements in (("motor", self.motors), ("force", self.forces)):
+            for element in elements:
+                for where, of_kind, name in element.parts():
+                    _known(f"{where} of {kind} {element.name!r}", name, known[of_kind])
         for loop in self.loops:
-            among = {"first": seen, "second": seen, "joint": single, "by": single}
+            among = {"first": seen, "second": seen, "housing": seen, "joint": single, "by": single}
             for field, names in among.items():
                 _known(f"{field} of {loop.name!r}", getattr(loop, field, None), names)
-            for one, other in (("first", "second"), ("joint", "by")):
+            between = [x for x in ("first", "second", "housing") if hasattr(loop, x)]
+            for one, other in (*itertools.combinations(between, 2), ("joint", "by")):
                 pair = getattr(loop, one, loop), getattr(loop, other, None)
                 if pair[0] == pair[1]:
                     raise ValueError(
@@ -94,6 +114,14 @@ class Multibody(System):
                         f"{'the ground' if pair[0] is None else repr(pair[0])}: it constrains "
                         "nothing. Name two different ones."
                     )
+
+    def _elements(self) -> tuple[AbstractForce, ...]:
+        return (*self.motors, *self.forces)
+
+    def _elements_with(self, method: str) -> list[AbstractForce]:
+        """Those that declare an energy, or whatever it is; others are not traced for it."""
+        default = getattr(AbstractForce, method)
+        return [x for x in self._elements() if getattr(type(x), method) is not default]
 
     def joints(self) -> list[Any]:
         """Of all bodies, in the order of the coordinates."""
@@ -115,6 +143,11 @@ class Multibody(System):
             )
         names = [x.name for x in self.joints()]
         return {x: numbers[a:b] for x, a, b in zip(names, ends[:-1], ends[1:], strict=True)}
+
+    @property
+    def velocities_are_rates(self) -> bool:
+        """Whether velocities are the rates of the coordinates: without balls and free bodies."""
+        return all(x.size == x.freedoms for x in self.joints())
 
     def rate(self, t, q, v):
         """Rates of the coordinates: of quaternions by angular velocities, shape `(n,)`."""
@@ -143,6 +176,15 @@ class Multibody(System):
         """Its links, for recursive dynamics."""
         return recursion.Tree(self.bodies)
 
+    def configuration(self, q: Float[Array, " n"]) -> Configuration:
+        """What energies of forces may depend on."""
+        bodies = {x.name: x for x in self.bodies}
+        return Configuration(self.poses(q), self.values(q), bodies, self.gravity)
+
+    def motion(self, q: Float[Array, " n"], v: Float[Array, " n_v"]) -> Motion:
+        """What forces may depend on."""
+        return Motion(*self.configuration(q), self.twists(q, v), self.speeds(v))
+
     def kinetic_energy(self, t, q, v):
         """T of bodies and armatures [J]."""
         return self.tree().kinetic_energy(q, v)
@@ -162,12 +204,21 @@ class Multibody(System):
         return ForwardDynamics(a, factored.solve)
 
     def _spring_force(self, t, q, v):
-        slope = jax.grad(self.spring_energy)(q)
+        """Of springs of joints, and of forces that have an energy."""
+        slope = jax.grad(lambda q: self.spring_energy(q) + self._force_energy(t, q))(q)
         return -jax.vjp(functools.partial(self.rate, t, q), v)[1](slope)[0]
 
     def potential_energy(self, t, q):
-        """V of weights and springs [J]."""
-        return self.tree().weight_energy(q, self.gravity) + self.spring_energy(q)
+        """V of weights, springs and forces [J]."""
+        weights = self.tree().weight_energy(q, self.gravity)
+        return weights + self.spring_energy(q) + self._force_energy(t, q)
+
+    def _force_energy(self, t, q):
+        elements = self._elements_with("energy")
+        if not elements:
+            return jnp.zeros((), q.dtype)
+        configuration = self.configuration(q)
+        return sum(x.energy(t, configuration) for x in elements)
 
     def spring_energy(self, q: Float[Array, " n"]) -> Float[Array, ""]:
         """V of the springs of joints alone [J]."""
@@ -175,22 +226,40 @@ class Multibody(System):
         return sum((x.energy(values[x.name]) for x in self.joints()), jnp.zeros((), q.dtype))
 
     def dissipation(self, t, q, v):
-        """Rayleigh's function of the dampers [W]."""
+        """Rayleigh's function of dampers and forces [W]."""
         speeds = self.speeds(v)
-        return 0.5 * sum(
+        found = 0.5 * sum(
             (jnp.sum(x.damping * speeds[x.name] ** 2) for x in self.joints()),
             jnp.zeros((), q.dtype),
         )
+        elements = self._elements_with("dissipation")
+        if elements:
+            motion = self.motion(q, v)
+            found += sum(x.dissipation(t, motion) for x in elements)
+        return found
 
     def force(self, t, q, v, w, u):
-        """Of the motors [N or N m], shape `(n_v,)`."""
-        values, rates = self.values(q), self.speeds(v)
-        forces = {name: jnp.zeros_like(x) for name, x in rates.items()}
-        for i, motor in enumerate(self.motors):
-            given = 0.0 if u is None else u[i]
-            name = motor.joint
-            forces[name] += motor.force(values[name], rates[name], given)
-        return jnp.concatenate([*forces.values(), jnp.zeros(0, q.dtype)])
+        """Of motors and forces [N or N m], shape `(n_v,)`."""
+        if not self._elements():
+            return jnp.zeros_like(v)
+        motion = self.motion(q, v)
+        load = total_load(self._elements(), t, motion, w, u)
+        return generalized(load, motion.speeds, lambda v: self.twists(q, v), v)
+
+    def applied_wrenches(self, t, q, v, w, u) -> dict[str | None, Wrench]:
+        """What motors and forces exert on bodies, in their axes; weights are not among it."""
+        if not self._elements():
+            return {}
+        return applied_wrenches(self._elements(), t, self.motion(q, v), w, u)
+
+    def actuator_rate(self, t, q, v, w, u):
+        """Rates of the states of motors and forces, such as currents."""
+        if not any(x.states() for x in self._elements()):
+            return jnp.zeros_like(w)
+        motion = self.motion(q, v)
+        parts = shares(self._elements(), w, u, q.dtype)
+        rates = [x.rate(t, motion, own_w, own_u) for x, own_w, own_u in parts if own_w.size]
+        return jnp.concatenate(rates)
 
     def position_constraints(self, t, q):
         """Those of loops."""
@@ -209,9 +278,11 @@ class Multibody(System):
         return jnp.concatenate([x.velocity_residuals(t, poses, twists) for x in rolling])
 
     def start(self) -> State:
-        """All joints as declared, at rest."""
+        """All joints as declared, at rest; states of motors and forces zero."""
         q = jnp.asarray([y for x in self.joints() for y in x.start()], float)
-        return State(q, jnp.zeros(sum(x.freedoms for x in self.joints()), q.dtype))
+        states = sum(len(x.states()) for x in self._elements())
+        velocities = jnp.zeros(sum(x.freedoms for x in self.joints()), q.dtype)
+        return State(q, velocities, jnp.zeros(states, q.dtype))
 
     def labels(self) -> Labels:
         joints = self.joints()
@@ -224,7 +295,10 @@ class Multibody(System):
             units=tuple(x for _, x in named),
             constraints=tuple(x for x, _ in closed),
             constraint_units=tuple(x for _, x in closed),
-            inputs=tuple(x.name for x in self.motors),
+            actuators=tuple(y for x in self._elements() for y, _ in x.states()),
+            actuator_units=tuple(y for x in self._elements() for _, y in x.states()),
+            inputs=tuple(y for x in self._elements() for y, _ in x.inputs()),
+            input_units=tuple(y for x in self._elements() for _, y in x.inputs()),
         )
 
     def points(self, t, q) -> Points:

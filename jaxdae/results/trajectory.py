@@ -19,6 +19,7 @@ from jaxdae.formulations.base import solves
 from jaxdae.results import derived_quantities, described, stored
 from jaxdae.results.base import AbstractRun
 from jaxdae.results.members import checked_index, dropped_axes, Varied
+from jaxdae.results.mobility_along import mobility_along, MobilityAlong
 from jaxdae.simulation.problem import Method, Problem, Solution
 from jaxdae.solvers.projected import between_steps
 from jaxdae.storage import runs
@@ -379,6 +380,18 @@ class Trajectory(AbstractRun):
         """
         self._check_computable("least_singular_value")
         return derived_quantities.over_run(self, derived_quantities.least_singular_value)
+
+    @property
+    def mobility(self) -> MobilityAlong:
+        """Degrees of freedom along a single run, and near-singular positions that it passed.
+
+        `jaxdae.analysis.mobility` names the redundant constraints of a single state.
+
+        Raises:
+            ValueError: for a batch, or a run without rows.
+        """
+        self._check_computable("mobility")
+        return mobility_along(self)
 
     @property
     def incompatibility(self) -> Float[Array, "*batch"]:

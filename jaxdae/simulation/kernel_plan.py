@@ -1,6 +1,7 @@
 """What kernel a run is: everything about it but its numbers."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import diffrax
@@ -124,7 +125,6 @@ class KernelPlan(NamedTuple):
 
         direction = [] if self.direction is not None else [jax.ShapeDtypeStruct((), self.dtype)]
         solver = stepping(self.solver)
-        finish = self._finish if changes_ends(self.solver) else None
         parameters = (*self.shapes, *direction)
         method = step_method(
             solver,
@@ -136,7 +136,7 @@ class KernelPlan(NamedTuple):
         return InitialValueProblem(
             self._rate, self.states, parameters, method,
             self._control if self.adaptive else None,
-            self.unravel, self.dtype, project=finish,
+            self.unravel, self.dtype, ends=self._ends(),
             between=self._between if isinstance(self.solver, SampledEnds) else None,
             event=ends,
             timing=self._timing(),
@@ -203,9 +203,23 @@ class KernelPlan(NamedTuple):
         term = self.kind.kernel_term_of(stepping(self.solver))
         return term, self._args(parameters), self._sign(parameters)
 
-    def _finish(self, t, y, *parameters):
+    def _ends(self) -> tuple:
+        """What is done to the ends of steps: on the constraints, a controller is sampled."""
+        from jaxdae.kernels.integration.initial_value import ChangedEnd
+
+        solver = self.solver
+        if not isinstance(solver, SampledEnds):
+            return (ChangedEnd(partial(self._finish, solver)),) if changes_ends(solver) else ()
+        inner = solver.solver
+        projected = (ChangedEnd(partial(self._finish, inner)),) if changes_ends(inner) else ()
+        return *projected, ChangedEnd(partial(self._finish, solver), self._is_due)
+
+    def _finish(self, solver, t, y, *parameters):
         args, t = self._args(parameters), self._sign(parameters) * t
-        return ravel_pytree(self.solver.finish(t, self.unravel(y), args))[0]
+        return ravel_pytree(solver.finish(t, self.unravel(y), args))[0]
+
+    def _is_due(self, t, *parameters):
+        return self.solver.is_due(self._sign(parameters) * t, self._args(parameters))
 
 
 class Numbers(NamedTuple):

@@ -42,8 +42,6 @@ class SampledEnds(AbstractChangedEnds):
         refuse_memory(self.solver, "A controller that is sampled")
 
     def finish(self, t, y, args):
-        if isinstance(self.solver, AbstractChangedEnds):
-            y = self.solver.finish(t, y, args)
         inner, work = y
         system, formulation, output = args
         controller, k = output.controller, output.actuators

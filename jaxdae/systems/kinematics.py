@@ -19,7 +19,11 @@ def has_rate(system: Any) -> bool:
         return has_rate(inner)
     declared = getattr(type(system), "rate", System.rate)
     # A field of this name is a parameter of the user's.
-    return declared is not System.rate and callable(declared)
+    if declared is System.rate or not callable(declared):
+        return False
+    # Some declare rates and have none that differ, such as bodies on hinges alone.
+    same = getattr(type(system), "velocities_are_rates", None)
+    return not (isinstance(same, property) and bool(system.velocities_are_rates))
 
 
 def refuse_rates(system: Any, who: str) -> None:

@@ -231,12 +231,8 @@ def test_what_takes_velocities_for_rates_refuses_others():
             ValueError, match="takes velocities for rates of coordinates, and HeavyTop"
         ):
             jaxdae.simulate(TOP, formulation, given, t1=0.1)
-    for call in (
-        lambda: jaxdae.equilibrium(TOP, given.q),
-        lambda: jaxdae.consistent_state(TOP, given.q, given.v, fixed=[0]),
-    ):
-        with pytest.raises(ValueError, match="takes velocities for rates"):
-            call()
+    with pytest.raises(ValueError, match="takes velocities for rates"):
+        jaxdae.consistent_state(TOP, given.q, given.v, fixed=[0])
     with pytest.raises(
         ValueError, match="rate takes 6 velocities for 7 coordinates; the state has 7"
     ):

@@ -17,7 +17,7 @@ from jaxdae.kernels.emission.instructions import angles_of_both
 from jaxdae.kernels.graph.array_calls import Factorization, Map, OntoRow, Product, Row
 from jaxdae.kernels.graph.expressions import CALL, CONSTANT, INPUT, RESULT
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.tracing.subprograms import ScalarProgram, Subprogram
+from jaxdae.kernels.tracing.subprograms import ConditionalCall, ScalarProgram, Subprogram
 
 
 class Device(NamedTuple):
@@ -168,6 +168,8 @@ def operations(callee: Any, dtype: np.dtype) -> int:
         return callee.size
     if isinstance(callee, OntoRow):
         return callee.rows * callee.size
+    if isinstance(callee, ConditionalCall):
+        return operations(callee.program, dtype)
     if isinstance(callee, Subprogram):
         return (callee.entries or 1) * _of_program(callee.program, dtype)
     # Of a loop; of one without an end at least one turn.

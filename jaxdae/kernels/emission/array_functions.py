@@ -10,6 +10,7 @@ from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.emission.factorization import factorization_function
 from jaxdae.kernels.emission.instructions import elementary_calls, emit
 from jaxdae.kernels.emission.loops import (
+    conditional_function,
     EntryWriter,
     loop_function,
     loop_name,
@@ -34,7 +35,13 @@ from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
 from jaxdae.kernels.tracing.loops import Loop
-from jaxdae.kernels.tracing.subprograms import called, ScalarProgram, Shared, Subprogram
+from jaxdae.kernels.tracing.subprograms import (
+    called,
+    ConditionalCall,
+    ScalarProgram,
+    Shared,
+    Subprogram,
+)
 
 # Where arrays lie in memory.
 
@@ -145,7 +152,7 @@ def _copied(program: ScalarProgram, nodes: list[int], shared: list[bool]):
 
 # Functions of programs.
 
-Callee = Subprogram | Product | Factorization | Loop | Map | Row | OntoRow
+Callee = Subprogram | ConditionalCall | Product | Factorization | Loop | Map | Row | OntoRow
 
 
 def library(
@@ -290,6 +297,8 @@ class _FunctionWriter(Writer):
         """Which arguments a function takes as numbers that all lanes share."""
         if isinstance(callee, Subprogram):
             return tuple(callee.shared(self._library.shared))
+        if isinstance(callee, ConditionalCall):
+            return (False, *callee.program.shared(self._library.shared))
         if isinstance(callee, Loop):  # what is handed on changes, and differs
             handed = range(callee.constants, callee.constants + callee.handed)
             return tuple(x and i not in handed for i, x in enumerate(shared))
@@ -326,6 +335,8 @@ class _FunctionWriter(Writer):
             return row_function(callee, shared, *kind)
         if isinstance(callee, OntoRow):
             return onto_row_function(callee, *kind)
+        if isinstance(callee, ConditionalCall):
+            return conditional_function(callee, *kind)
         turn, constants = callee.turn.name, shared[: callee.constants]
         if any(constants):
             turn = f"{turn}_{name.rsplit('_', 1)[1]}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from jaxdae.kernels.llvm.registers import Condition, Number
 from jaxdae.kernels.llvm.writer import Writer
 from jaxdae.kernels.tracing.loops import Loop
 from jaxdae.kernels.tracing.product_parts import OneRow, Rank
+from jaxdae.kernels.tracing.subprograms import ConditionalCall
 
 # Products of dense matrices.
 
@@ -49,6 +50,122 @@ def product_onto(rank: Rank, width: int, dtype: Any) -> Definition:
     w = _ProductWriter(product, (False, False), width, dtype, onto=True)
     w.write()
     return w.define(f"{product.name}_onto", _PARAMETERS, attributes="noinline ")
+
+
+class SummedProduct(NamedTuple):
+    """A product of which the sum over the lanes is kept: numbers, and no vectors of lanes.
+
+    Vectors of numbers lie along the rows of the product or along its columns, whichever leaves
+    fewer of their entries empty.
+
+    Args:
+        rank: the product.
+        width: numbers of a vector.
+    """
+
+    rank: Rank
+    width: int
+
+    @property
+    def along_rows(self) -> bool:
+        """Whether a vector holds numbers of one row."""
+        rows, columns = self.rank.rows, self.rank.columns
+        return self._padded(columns) * rows <= self._padded(rows) * columns
+
+    @property
+    def apart(self) -> int:
+        """Distance of two rows in memory, or of two columns."""
+        return self._padded(self.rank.columns if self.along_rows else self.rank.rows)
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors hold it."""
+        lines = self.rank.rows if self.along_rows else self.rank.columns
+        return lines * self.apart // self.width
+
+    def _padded(self, size: int) -> int:
+        return -(-size // self.width) * self.width
+
+    def function(self, dtype: Any) -> Definition:
+        """The function `@name(pointer to A^T, pointer to B, pointer to the sum)`, which adds."""
+        w = _SummedProductWriter(self, dtype)
+        w.write()
+        m, k, n = self.rank.rows, self.rank.terms, self.rank.columns
+        return w.define(f"summed_product_{m}_{k}_{n}", _PARAMETERS, attributes="noinline ")
+
+
+class _SummedProductWriter(Writer):
+    def __init__(self, product: SummedProduct, dtype: Any):
+        super().__init__(product.width, dtype)
+        self._product = product
+        rank = product.rank
+        self._terms = rank.terms
+        # Factors: of the one every entry is repeated, of the other one vectors are read.
+        self._single, self._lines = ("%a", rank.rows), ("%b", rank.columns)
+        if not product.along_rows:
+            self._single, self._lines = self._lines, self._single
+
+    def write(self) -> None:
+        """Sums of blocks: lines of the product, each a vector."""
+        turned = self._turned()
+        lines, apart = self._single[1], self._product.apart
+        for first, stop, high in self._blocks(lines, _OF_VECTOR):
+            with (
+                self.turns(first, stop, high) as blocks,
+                self.turns(0, apart, self.width) as vectors,
+            ):
+                self._sums(blocks.index, high, vectors.index, turned)
+
+    def _blocks(self, size: int, most: int) -> list[tuple[int, int, int]]:
+        many = size - size % most
+        both = [(0, many, most), (many, size, size - many)]
+        return [(first, stop, step) for first, stop, step in both if first < stop]
+
+    def _sums(self, line: str, high: int, at: str, turned: str) -> None:
+        lines = [self.put("i64", f"add i64 {line}, {i}") for i in range(high)]
+        apart, count = self._product.apart, self._single[1]
+        places = []
+        for i in lines:
+            row = self.put("i64", f"mul i64 {i}, {apart}")
+            places.append(self.place(self.scalar, "%c", self.put("i64", f"add i64 {row}, {at}")))
+        first = [self.load(self.vector, x) for x in places]
+        with self.turns(0, self._terms * self.width) as turns:
+            sums = [turns.carried(self.vector, x) for x in first]
+            row = self.put("i64", f"mul i64 {turns.index}, {apart}")
+            row = self.put("i64", f"add i64 {row}, {at}")
+            vector = self.load(self.vector, self.place(self.scalar, turned, row))
+            term = self.put("i64", f"sdiv i64 {turns.index}, {self.width}")
+            lane = self.put("i64", f"srem i64 {turns.index}, {self.width}")
+            for i, old in zip(lines, sums, strict=True):
+                number = self.put("i64", f"mul i64 {term}, {count}")
+                number = self.put("i64", f"add i64 {number}, {i}")
+                place = self.place(self.scalar, self._single[0], _of_lane(self, number, lane))
+                one = self.repeated(self.load(self.scalar, place))
+                turns.hand_on(old, self.product_and_sum(one, vector, old))
+        for place, total in zip(places, sums, strict=True):
+            self.store(self.vector, total, place)
+
+    def _turned(self) -> str:
+        """The other factor, so that numbers of one lane lie side by side; zero behind them."""
+        apart = self._product.apart
+        pointer, count = self._lines
+        room = self.room(self._terms * apart)
+        if count < apart:
+            with self.turns(0, self._terms * apart) as every:
+                place = self.place(self.vector, room, every.index)
+                self.store(self.vector, "zeroinitializer", place)
+        with self.turns(0, self._terms) as terms, self.turns(0, count) as entries:
+            number = self.put("i64", f"mul i64 {terms.index}, {count}")
+            number = self.put("i64", f"add i64 {number}, {entries.index}")
+            vector = self.load(self.vector, self.place(self.vector, pointer, number))
+            row = self.put("i64", f"mul i64 {terms.index}, {self.width * apart}")
+            row = self.put("i64", f"add i64 {row}, {entries.index}")
+            for lane in range(self.width):
+                index = self.put("i64", f"add i64 {row}, {lane * apart}")
+                self.store(
+                    self.scalar, self.entry(vector, lane), self.place(self.scalar, room, index)
+                )
+        return room
 
 
 class _ProductWriter(Writer):
@@ -266,13 +383,21 @@ def row_onto(one: OneRow, width: int, dtype: Any) -> Definition:
     return w.define(f"row_onto_{one.size}", _PARAMETERS, attributes="noinline ")
 
 
-def _add_to_row(w: Writer, size: int) -> None:
+def row_onto_sum(one: OneRow, width: int, dtype: Any) -> Definition:
+    """The same, onto a table of the sums over all lanes."""
+    w = Writer(width, dtype)
+    _add_to_row(w, one.size, summed=True)
+    return w.define(f"row_onto_sum_{one.size}", _PARAMETERS, attributes="noinline ")
+
+
+def _add_to_row(w: Writer, size: int, summed: bool = False) -> None:
     with w.turns(0, w.width) as lanes:
         first = _first_of_row(w, size, lanes.index)
         with w.turns(0, size) as entries:
             place = w.put("i64", f"add i64 {first}, {entries.index}")
             given = w.place(w.scalar, "%a", _of_lane(w, entries.index, lanes.index))
-            target = w.place(w.scalar, "%c", _of_lane(w, place, lanes.index))
+            number = place if summed else _of_lane(w, place, lanes.index)
+            target = w.place(w.scalar, "%c", number)
             more, old = (Number(w, w.load(w.scalar, x), w.scalar) for x in (given, target))
             w.store(w.scalar, old + more, target)
 
@@ -375,3 +500,46 @@ class _LoopWriter(Writer):
             value = self.repeated(self.load(self.scalar, self.place(self.scalar, source, j)))
             self.store(self.vector, value, self.place(self.vector, room, j))
         return room
+
+
+# Programs that are not wanted at each call.
+
+
+def conditional_function(one: ConditionalCall, width: int, dtype: Any) -> Definition:
+    """The function `@name(pointer to the condition, to each argument, to each result)`.
+
+    The condition is a number of each lane that is not zero where the lane wants the program.
+    """
+    w = Writer(width, dtype)
+    program = one.program
+    inputs = [f"%a{i}_" for i in range(len(program.program.inputs))]
+    outputs = [(f"%r{i}_", x.size) for i, x in enumerate(program.results)]
+    wanted = Number(w, w.load(w.vector, "%wanted")).differs(0.0)
+    others = list(zip(outputs, one.otherwise, strict=True))
+    with w.if_else(wanted.anywhere()) as (then, otherwise):
+        with then:
+            w.invoke(
+                "void", program.name, *(f"ptr {x}" for x in (*inputs, *(x for x, _ in outputs)))
+            )
+            with w.if_then((~wanted).anywhere()):
+                for (result, size), number in others:
+                    with w.turns(0, size) as turns:
+                        place = w.place(w.vector, result, turns.index)
+                        other = _otherwise(w, number, turns.index)
+                        value = Number(w, w.load(w.vector, place))
+                        w.store(w.vector, wanted.choose(value, other), place)
+        with otherwise:
+            for (result, size), number in others:
+                with w.turns(0, size) as turns:
+                    other = _otherwise(w, number, turns.index)
+                    w.store(w.vector, other, w.place(w.vector, result, turns.index))
+    parameters = ["%wanted", *inputs, *(x for x, _ in outputs)]
+    text = ", ".join(f"ptr noalias {x}" for x in parameters)
+    return w.define(one.name, text, attributes="noinline ")
+
+
+def _otherwise(w: Writer, number: int | None, index: str) -> Number:
+    """What a result is in a lane that does not want it."""
+    if number is None:
+        return Number(w, w.number(0.0))
+    return Number(w, w.load(w.vector, w.place(w.vector, f"%a{number}_", index)))

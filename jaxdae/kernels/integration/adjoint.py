@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple
 
-from jaxdae.kernels.emission.loops import product_onto, row_onto
+from jaxdae.kernels.emission.loops import product_onto, row_onto, row_onto_sum, SummedProduct
 from jaxdae.kernels.integration.initial_value import adjoint_programs
 from jaxdae.kernels.integration.steps import LaneInputs, read_time, StepSizeControl
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
@@ -48,7 +48,8 @@ def adjoint_steps(
 
 def _entries(run: Any) -> int:
     """Numbers that are kept of a fixed step: what it begins from, and rates."""
-    return _extended(run) + run.problem.states * run.problem.method.evaluations(run.saving.times)
+    evaluations = run.problem.method.evaluations(run.saving.times)
+    return _extended(run) + run.problem.moving.count * evaluations
 
 
 def _extended(run: Any) -> int:
@@ -92,7 +93,7 @@ class _Adjoint:
         _, pieces = adjoint_programs(problem, active, run.saving.times)
         sizes = [self.n, *(x.result.size for x in pieces[1:])]
         self.cotangents = [
-            _Cotangent(lanes, x, Buffer(lanes, lanes.results, i, size, 1 if one else rank, 1), one)
+            self._cotangent(x, Buffer(lanes, lanes.results, i, size, 1 if one else rank, 1), one)
             for i, (x, size, one) in enumerate(zip(pieces, sizes, (False, *summed), strict=True))
         ]
         # The cotangent of what a step begins from, and what is left of it by a step.
@@ -106,7 +107,7 @@ class _Adjoint:
         self.k_bar = lanes.array(self.dense)
         self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.extended)
         # The rates of one step, which follow its state where both are kept.
-        self.rate_size = problem.method.evaluations(run.saving.times) * self.n
+        self.rate_size = problem.method.evaluations(run.saving.times) * problem.moving.count
         self.rates = lanes.array(self.rate_size)
         self.any = lanes.variable(0)
         self.rows = None
@@ -114,6 +115,11 @@ class _Adjoint:
             index = count - 1
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
             self.rows = _RowsAtTimes(self, times)
+
+    def _cotangent(self, pieces: Pieces, out: Buffer, summed: bool) -> "_Cotangent":
+        # What steps were begun with adds to lanes.
+        kept_as_sums = summed and self.lanes.width > 1 and not self.problem.remembered
+        return (_Sum if kept_as_sums else _Cotangent)(self.lanes, pieces, out, summed)
 
     def definitions(self) -> list[Definition]:
         """Functions that are called beside programs, and that of the loops."""
@@ -543,7 +549,12 @@ class _Cotangent:
         self._pairs = [_Pair(x, next(given), next(given)) for x in pairs]
         # Functions that add the parts.
         self.definitions: list[Definition] = []
-        self.array = lanes.array(pieces.result.size)
+        self.array = lanes.array(self.size)
+
+    @property
+    def size(self) -> int:
+        """Numbers that are kept of each lane."""
+        return self.pieces.result.size
 
     def keep(self, wanted) -> None:
         """Make nothing of what the step gives in all other lanes."""
@@ -559,26 +570,41 @@ class _Cotangent:
 
     def clear(self) -> None:
         """Make it zero."""
-        self.lanes.clear(self.pieces.result.size, self.array)
-
-    def add(self) -> None:
-        """Add what the step gives."""
-        lanes, at = self.lanes, 0
-        for start, stop in self.pieces.rest:
-            source = lanes.offset(self.step[0], at)
-            lanes.add(stop - start, source, lanes.offset(self.array, start))
-            at += stop - start
-        for one in self._pairs:
-            part, kind = one.part, (lanes.width, lanes.dtype)
-            is_row = isinstance(part, OneRow)
-            function = row_onto(part, *kind) if is_row else product_onto(part, *kind)
-            self.definitions.append(function)
-            target = lanes.offset(self.array, part.start)
-            lanes.call(function.name, one.first, one.second, target)
+        self.fill(0.0)
 
     def spoil(self) -> None:
         """Make it not a number."""
-        self.lanes.clear(self.pieces.result.size, self.array, math.nan)
+        self.fill(math.nan)
+
+    def fill(self, value: float) -> None:
+        """Make it a number."""
+        self.lanes.clear(self.size, self.array, value)
+
+    def add(self) -> None:
+        """Add what the step gives; of products nothing where a factor is zero in all lanes."""
+        lanes, at = self.lanes, 0
+        for start, stop in self.pieces.rest:
+            source = lanes.offset(self.step[0], at)
+            lanes.add(stop - start, source, self.rest_from(start, at))
+            at += stop - start
+        for i, one in enumerate(self._pairs):
+            function, target = self.adding(one.part, i)
+            self.definitions.append(function)
+            size = one.part.size if isinstance(one.part, OneRow) else math.prod(_first(one.part))
+            with lanes.if_then(lanes.nonzero([(size, one.first)]).anywhere()):
+                lanes.call(function.name, one.first, one.second, target)
+
+    def rest_from(self, start: int, at: int) -> Any:
+        """Place of what is of no part, from a number of all and a number of the rest on."""
+        del at
+        return self.lanes.offset(self.array, start)
+
+    def adding(self, part: Rank | OneRow, number: int) -> tuple[Definition, Any]:
+        """What adds a part, by its number, and where to."""
+        del number
+        kind = self.lanes.width, self.lanes.dtype
+        function = row_onto(part, *kind) if isinstance(part, OneRow) else product_onto(part, *kind)
+        return function, self.lanes.offset(self.array, part.start)
 
     def store(self, lane, member) -> None:
         """Write that of a lane as that of a member."""
@@ -588,5 +614,77 @@ class _Cotangent:
     def store_block(self, block) -> None:
         """Write the sum over a block of members."""
         if self.summed:
-            with self.lanes.loop(self.pieces.result.size) as i:
+            with self.lanes.loop(self.size) as i:
                 self.out.write(self.lanes.total(self.array, i), block, i)
+
+
+def _first(part: Rank) -> tuple[int, int]:
+    """Shape of the first factor that is given of a product."""
+    return part.terms, part.rows
+
+
+class _Sum(_Cotangent):
+    """The same that is kept as a sum over the lanes, but for what is of no part.
+
+    Products of many numbers then lie in memory that is near to the processor.
+    """
+
+    def __init__(self, lanes: Lanes, pieces: Pieces, out: Buffer, summed: bool):
+        super().__init__(lanes, pieces, out, summed)
+        self._products: list[SummedProduct | None] = []
+        self._vectors: list[int] = []
+        for one in self._pairs:
+            part, product = one.part, None
+            if isinstance(part, Rank):
+                product = SummedProduct(part, lanes.width)
+                self._vectors.append(product.vectors)
+            else:
+                self._vectors.append(-(-part.rows * part.size // lanes.width))
+            self._products.append(product)
+        self._tables = [lanes.array(x) for x in self._vectors]
+
+    @property
+    def size(self) -> int:
+        return sum(stop - start for start, stop in self.pieces.rest)
+
+    def fill(self, value: float) -> None:
+        super().fill(value)
+        for size, table in zip(self._vectors, self._tables, strict=True):
+            self.lanes.clear(size, table, value)
+
+    def rest_from(self, start: int, at: int) -> Any:
+        del start
+        return self.lanes.offset(self.array, at)
+
+    def adding(self, part: Rank | OneRow, number: int) -> tuple[Definition, Any]:
+        product, kind = self._products[number], (self.lanes.width, self.lanes.dtype)
+        if isinstance(part, OneRow):
+            return row_onto_sum(part, *kind), self._tables[number]
+        assert product is not None
+        return product.function(self.lanes.dtype), self._tables[number]
+
+    def store_block(self, block) -> None:
+        lanes, out, at = self.lanes, self.out, 0
+        for start, stop in self.pieces.rest:
+            with lanes.loop(stop - start) as i:
+                out.write(lanes.total(self.array, i + at), block, i + start)
+            at += stop - start
+        for part in self.pieces.parts:
+            if isinstance(part, Zeros):
+                with lanes.loop(part.stop - part.start) as i:
+                    out.write(0.0, block, i + part.start)
+        parts = zip(self._pairs, self._products, self._tables, strict=True)
+        for pair, product, table in parts:
+            part = pair.part
+            size = part.stop - part.start
+            with lanes.loop(size) as i:
+                place = i if product is None else self._place(product, i)
+                value = lanes.read(lanes.place(lanes.scalar, table, place))
+                out.write(value, block, i + part.start)
+
+    def _place(self, product: SummedProduct, i):
+        """Where an entry of a product is kept, by its number."""
+        columns = product.rank.columns
+        row, column = i // columns, i % columns
+        line, place = (row, column) if product.along_rows else (column, row)
+        return line * product.apart + place

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import diffrax
@@ -16,7 +17,7 @@ from jaxdae.kernels.graph.array_calls import LARGE
 from jaxdae.kernels.integration.arguments import StepCounts
 from jaxdae.kernels.tracing.invariants import split_invariants
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
-from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram
+from jaxdae.kernels.tracing.subprograms import call, ConditionalCall, Shared, Subprogram
 from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOperationError
 
 # States of up to this many numbers are kept in registers.
@@ -59,9 +60,54 @@ class _Parted(NamedTuple):
     pieces: tuple[Pieces, ...]
     rules: tuple[OwnRule, ...]
 
-    def __call__(self, varying, parameters, prepared) -> list[jax.Array]:
-        """Results of a call in a function that is traced."""
-        return assembled(call(self.rest, *varying, *parameters, prepared), self.pieces)
+    def __call__(self, varying, parameters, prepared, wanted=None) -> list[jax.Array]:
+        """Results of a call in a function that is traced.
+
+        Where a boolean says that they are not `wanted`, the first result is the last of the
+        arguments that vary, and all others are zero.
+        """
+        arguments = (*varying, *parameters, prepared)
+        if wanted is None:
+            return assembled(call(self.rest, *arguments), self.pieces)
+        others = (None,) * (len(self.rest.results) - 1)
+        where = ConditionalCall(self.rest, (len(varying) - 1, *others))
+        number = jnp.asarray(wanted).astype(varying[-1].dtype)
+        return assembled(call(where, number, *arguments), self.pieces)
+
+
+class _Entries:
+    """Some of the entries of vectors.
+
+    Args:
+        chosen: whether each is one of them.
+    """
+
+    def __init__(self, chosen: np.ndarray):
+        self.count = int(chosen.sum())
+        self._all = bool(chosen.all())
+        ends = [0, *(np.flatnonzero(np.diff(chosen)) + 1).tolist(), chosen.size]
+        self._runs = [(a, b, bool(chosen[a])) for a, b in pairwise(ends)]
+
+    def of(self, x) -> jax.Array:
+        """These entries of arrays, of their last axis."""
+        if self._all:
+            return x
+        return jnp.concatenate([x[..., a:b] for a, b, chosen in self._runs if chosen], -1)
+
+    def among(self, some, others) -> jax.Array:
+        """All entries, from these and arrays that have the others."""
+        if self._all:
+            return some
+        parts, at = [], 0
+        for a, b, chosen in self._runs:
+            parts.append(some[..., at : at + b - a] if chosen else others[..., a:b])
+            at += (b - a) * chosen
+        return jnp.concatenate(parts, -1)
+
+    def alone(self, some) -> jax.Array:
+        """All entries, where the others are zero."""
+        size = self._runs[-1][1]
+        return self.among(some, jnp.zeros((*some.shape[:-1], size), some.dtype))
 
 
 class _Rate(NamedTuple):
@@ -72,6 +118,18 @@ class _Rate(NamedTuple):
 
     def __call__(self, t, y) -> Any:
         return self.function(t, y, *self.parameters)
+
+
+class ChangedEnd(NamedTuple):
+    """Something that is done to the ends of steps.
+
+    Args:
+        function: `y = function(t, y, *parameters)`.
+        due: `due(t, *parameters)`, whether it is done at a time; `None` where it always is.
+    """
+
+    function: Callable
+    due: Callable | None = None
 
 
 class FallToZero(NamedTuple):
@@ -102,7 +160,7 @@ class InitialValueProblem:
         dtype: float64 or float32.
         primal: where states are followed by their derivatives, the problem without these: its part
             of the states, which comes first, controls the steps.
-        project: `y = project(t, y, *parameters)`, done to the end of each step; `None` for nothing.
+        ends: what is done to the ends of steps, one after the other.
         between: `y = between(t1, t, y0, y1, y)`, done to dense output at `t` in the step from `y0`
             to `y1` at `t1`, linear in the states; `None` for nothing.
         event: where a run ends before its time; `None` for its time alone.
@@ -119,7 +177,7 @@ class InitialValueProblem:
         unravel: Callable[[jax.Array], Any],
         dtype,
         primal: "InitialValueProblem | None" = None,
-        project: Callable | None = None,
+        ends: tuple[ChangedEnd, ...] = (),
         between: Callable | None = None,
         event: FallToZero | None = None,
         timing: tuple[int, ...] = (),
@@ -127,7 +185,7 @@ class InitialValueProblem:
         self.rhs, self.states, self.parameters = rhs, states, parameters
         self.method, self.unravel = method, unravel
         self.controller: Any = controller
-        self.dtype, self.project, self.between = np.dtype(dtype), project, between
+        self.dtype, self.ends, self.between = np.dtype(dtype), ends, between
         self.event, self.timing = event, timing
         self.primal = self if primal is None else primal
         self._made: dict[Any, Any] = {}
@@ -142,12 +200,25 @@ class InitialValueProblem:
     @property
     def carried(self) -> int:
         """Numbers that one step leaves to the next one; none where its end is moved."""
-        return 0 if self.project is not None else self.method.carried(self.states)
+        return 0 if self.ends else self.method.carried(self.states)
 
     @property
     def remembered(self) -> int:
         """Those of them on which a step depends: derivatives go through them as through states."""
         return self.carried if self.method.remembers else 0
+
+    @property
+    def moving(self) -> "_Entries":
+        """Those states whose rate is not known to be zero, which are all that steps change."""
+        return self.once("moving", self._moving)
+
+    def _moving(self) -> "_Entries":
+        moves = np.ones(self.states, bool)
+        if self.method.evaluates_only:
+            rate = self._forward()[0].rest.program
+            zero = [rate.graph.value(int(x)) for x in rate.outputs[: self.states]]
+            moves = np.array([x is None or x != 0 for x in zero])
+        return _Entries(moves if moves.any() else np.ones(self.states, bool))
 
     @property
     def dense(self) -> int:
@@ -218,7 +289,7 @@ class InitialValueProblem:
         return InitialValueProblem(
             beside(self.rhs), n * (1 + directions), (*self.parameters, *more), method,
             self.controller, self.unravel, self.dtype, self.primal,
-            None if self.project is None else beside(self.project),
+            tuple(x._replace(function=beside(x.function)) for x in self.ends),
             None if self.between is None else each_row, timing=self.timing,
         )  # fmt: skip
 
@@ -241,11 +312,11 @@ class InitialValueProblem:
         """What steps call, by the names of its programs."""
         if not self.method.evaluates_only:
             return {}
-        every = {f"rhs_{self.states}": self.rhs, f"project_{self.states}": self.project}
-        return {name: x for name, x in every.items() if x is not None}
+        ends = {f"end_{i}_{self.states}": x.function for i, x in enumerate(self.ends)}
+        return {f"rhs_{self.states}": self.rhs, **ends}
 
     def _forward(self) -> list[_Parted]:
-        """Right-hand side and projection."""
+        """Right-hand side, and what is done to the ends of steps."""
         kinds = ("t", "y", *self.parameters)
         return [self._parted(name, f, kinds, 2, True) for name, f in self._functions().items()]
 
@@ -273,7 +344,7 @@ class InitialValueProblem:
         return result
 
     def _used(self, number: int, active: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of some parameters that right-hand side or projection depend on."""
+        """Those of some parameters that one of these functions depends on."""
         one, count = self._forward()[number], len(self.parameters)
         first, rest = (x.program.depends() for x in (one.first, one.rest))
         return tuple(i for i in active if first[i] or rest[len(rest) - 1 - count + i])
@@ -282,7 +353,9 @@ class InitialValueProblem:
         def make() -> _Parted:
             shapes = self.shapes(*kinds)
             traced = scalarize(function, *shapes, varying=varying, loops=True, signed=signed)
-            program, pieces = factored(traced)
+            program, pieces = factored(
+                traced, first=1
+            )  # the first result is a state or its cotangent
             first, rest = split_invariants(program, varying)
             numbers = tuple(range(len(self.parameters)))
             return _Parted(
@@ -295,31 +368,55 @@ class InitialValueProblem:
         return self.once(name, make)
 
     def function(self, number: int) -> Callable:
-        """Right-hand side (0) or projection (1), of `(t, y, *arguments())`, without derivatives."""
+        """Right-hand side (0) or a change of ends (from 1 on), without derivatives.
+
+        It takes `(wanted, t, y, *arguments())`. Where it is not wanted, it is `y`; `None` is
+        everywhere.
+        """
         count, one = len(self.parameters), self._forward()[number]
-        return lambda t, y, *arguments: one((t, y), arguments[:count], arguments[count + number])[0]
+
+        def value(wanted, t, y, *arguments):
+            return one((t, y), arguments[:count], arguments[count + number], wanted)[0]
+
+        return value
 
     def derivable(self, number: int, active: tuple[int, ...]) -> Callable:
         """The same of `arguments(active)`, with a derivative by state and active parameters.
 
-        Its first argument is its value, where that is known, or `None`.
+        Before these it takes its value, where that is known, or `None`.
         """
         count, ahead, value = len(self.parameters), len(self._forward()), self.function(number)
         transposed, used = self._backward(active)[number], self._used(number, active)
 
-        def forward(known, *arguments):
-            return value(*arguments) if known is None else known, (known, *arguments)
+        def forward(known, wanted, *arguments):
+            result = value(wanted, *arguments) if known is None else known
+            return result, (known, wanted, *arguments)
 
         def backward(arguments, bar):
-            known, t, y, *operands = arguments
-            bars = transposed((t, y, bar), operands[:count], operands[count + ahead + number])
+            known, wanted, t, y, *operands = arguments
+            prepared = operands[count + ahead + number]
+            bars = transposed((t, y, bar), operands[:count], prepared, wanted)
             zeros = [jnp.zeros_like(x) for x in operands]
-            none = None if known is None else jnp.zeros_like(known)
-            return none, jnp.zeros_like(t), bars[0], *replaced(zeros, used, bars[1:])
+            none = [None if x is None else jnp.zeros_like(x) for x in (known, wanted)]
+            return *none, jnp.zeros_like(t), bars[0], *replaced(zeros, used, bars[1:])
 
         derivable = jax.custom_vjp(lambda *x: forward(*x)[0])
         derivable.defvjp(forward, backward)
         return derivable
+
+    def due(self, number: int) -> Callable:
+        """Whether a change of ends is done at a time, 1 or 0, of `(t, *arguments())`."""
+        primal, function = self.primal, self.ends[number - 1].due
+        assert function is not None
+
+        def asked(t, *parameters):
+            return jnp.asarray(function(t, *parameters)).astype(self.dtype)
+
+        kinds = ("t", *primal.parameters)
+        numbers, shapes = primal._numbers(kinds), primal.shapes(*kinds)
+        made, count = primal._subprograms, len(primal.parameters)
+        called = subprogram(f"due_{number}", asked, *shapes, made=made, parameters=numbers)
+        return lambda t, *arguments: jax.lax.stop_gradient(called(t, *arguments[:count])[0])
 
     def undivided_rate(self) -> Callable:
         """`f(t, y, *parameters)`, which prepares nothing."""
@@ -336,10 +433,11 @@ class InitialValueProblem:
 
         Few entries are scalars; many are gone through in a loop, which compiles at once.
         """
-        if self.states <= _IN_REGISTERS:
+        entries = self.moving.count
+        if entries <= _IN_REGISTERS:
             return function(*arguments)
         each = subprogram(
-            name, function, *arguments, wrt=wrt, entries=self.states, made=self._subprograms
+            name, function, *arguments, wrt=wrt, entries=entries, made=self._subprograms
         )
         return each(*arguments)[0]
 
@@ -583,14 +681,15 @@ def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool)
             return rates[-1]
 
         end, _ = whole_step(t0, t1, start, arguments, rate if used else None)
-        return end, jnp.reshape(jnp.stack(rates[:used]) if used else start[:0], (used, n))
+        kept = problem.moving.of(jnp.stack(rates[:used])) if used else start[:0]
+        return end, jnp.reshape(kept, (used, problem.moving.count))
 
     def transposed_step(t0, t1, start, *rest):
         arguments, rates, bars = rest[:count], rest[count], rest[count + 1 :]
 
         def run(start, *some):
             # They need not be computed again: an evaluation of which nothing depends has none.
-            known, given_now = iter(rates), replaced(arguments, active, some)
+            known, given_now = iter(problem.moving.alone(rates)), replaced(arguments, active, some)
             rate = _derivable_rate(problem, active, given_now, known)
             end, result = whole_step(t0, t1, start, given_now, rate, active)
             return (end, *_dense(result, dense))
@@ -606,12 +705,12 @@ def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool)
 
         return jax.vjp(begin, y, *(arguments[i] for i in active))[1](bar)
 
-    rates = jax.ShapeDtypeStruct((used, n), problem.dtype)
+    rates = jax.ShapeDtypeStruct((used, problem.moving.count), problem.dtype)
     kinds = ("t", "t", extended, *arguments)
     transposed = problem.program(
         "transposed_step", transposed_step, *kinds, rates, extended, *"d" * dense
     )
-    transposed.program, pieces = factored(transposed.program)
+    transposed.program, pieces = factored(transposed.program, first=1)
     programs = [
         *problem.preparations(active),
         problem.program("plain_step", plain_step, *kinds),
@@ -628,7 +727,7 @@ def _rate(problem: InitialValueProblem, arguments) -> Callable:
     """`rate(t, y)` from parameters and what is prepared of them."""
     if problem.method.evaluates_only:
         function = problem.function(0)
-        return lambda t, y: function(t, y, *arguments)
+        return lambda t, y: function(None, t, y, *arguments)
     return _Rate(problem.rhs, arguments[: len(problem.parameters)])
 
 
@@ -637,7 +736,7 @@ def _derivable_rate(problem: InitialValueProblem, active, arguments, known) -> C
     if not problem.method.evaluates_only:
         return _rate(problem, arguments)
     function = problem.derivable(0, active)
-    return lambda t, y: function(next(known, jnp.zeros_like(y)), t, y, *arguments)
+    return lambda t, y: function(next(known, jnp.zeros_like(y)), None, t, y, *arguments)
 
 
 def _begun(problem: InitialValueProblem, t0, y0, arguments) -> jax.Array:
@@ -652,7 +751,7 @@ def _begun(problem: InitialValueProblem, t0, y0, arguments) -> jax.Array:
 def _step(
     problem: InitialValueProblem, t0, t1, y0, carry, arguments, rate=None, active=None
 ) -> Any:
-    """A step that ends on the constraints where the problem has a projection."""
+    """A step, at the end of which there is done what the problem says."""
     if isinstance(problem.method, _StepsAlong):
         base = problem.method.base
 
@@ -665,23 +764,44 @@ def _step(
         return StepResult(y1.ravel(), lambda: error.ravel(), carry.ravel(), lambda: dense)
     rate = _rate(problem, arguments) if rate is None else rate
     carry = carry if problem.carried else None
-    result = problem.method.step(rate, t0, t1, y0, carry, problem.each)
-    y1 = _projected(problem, active, t1, result.y1, arguments)
+    result = _moved(problem, rate, t0, t1, y0, carry)
+    y1 = _changed(problem, active, t1, result.y1, arguments)
     return result._replace(y1=y1, carry=result.carry[: problem.carried])
+
+
+def _moved(problem: InitialValueProblem, rate, t0, t1, y0, carry) -> Any:
+    """A step of the method, which leaves alone what has no rate."""
+    method, moving = problem.method, problem.moving
+    if not method.evaluates_only or moving.count == problem.states:
+        return method.step(rate, t0, t1, y0, carry, problem.each)
+    some = None if carry is None else moving.of(carry)
+    rate_of = lambda t, y: moving.of(rate(t, moving.among(y, y0)))  # noqa: E731
+    result = method.step(rate_of, t0, t1, moving.of(y0), some, problem.each)
+    return StepResult(
+        moving.among(result.y1, y0),
+        lambda: moving.alone(jnp.broadcast_to(result.error(), (moving.count,))),
+        moving.alone(result.carry) if result.carry.size else result.carry,
+        lambda: moving.alone(result.dense()),
+        result.counts,
+    )
 
 
 def _dense(result, wanted: bool) -> list:
     return [result.dense()] if wanted else []
 
 
-def _projected(problem: InitialValueProblem, active, t, y, arguments):
-    if problem.project is None:
-        return y
-    if not problem.method.evaluates_only:  # its programs are traced as wholes
-        return problem.project(t, y, *arguments[: len(problem.parameters)])
-    if active is None:
-        return problem.function(1)(t, y, *arguments)
-    return problem.derivable(1, active)(None, t, y, *arguments)
+def _changed(problem: InitialValueProblem, active, t, y, arguments):
+    """The end of a step with all that is done to it."""
+    for number, one in enumerate(problem.ends, 1):
+        wanted = None if one.due is None else problem.due(number)(t, *arguments)
+        if not problem.method.evaluates_only:  # its programs are traced as wholes
+            after = one.function(t, y, *arguments[: len(problem.parameters)])
+            y = after if wanted is None else jnp.where(wanted, after, y)
+        elif active is None:
+            y = problem.function(number)(wanted, t, y, *arguments)
+        else:
+            y = problem.derivable(number, active)(None, wanted, t, y, *arguments)
+    return y
 
 
 def _interpolation(problem: InitialValueProblem, dense: bool) -> list[Subprogram]:

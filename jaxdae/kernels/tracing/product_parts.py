@@ -245,11 +245,11 @@ def _shapes(part: Part) -> list[tuple[int, ...]]:
     return [(part.size,), (1,)] if isinstance(part, OneRow) else []
 
 
-def factored(program: Any) -> tuple[Any, tuple[Pieces, ...]]:
+def factored(program: Any, first: int = 0) -> tuple[Any, tuple[Pieces, ...]]:
     """Give the factors of the parts of results that are products, instead of the products.
 
     They are multiplied where sums over several calls go through the memory of the product once. Of
-    tables with one row, give that.
+    tables with one row, give that. Results before the one with the number `first` stay.
     Returned are a program that gives the pieces of each result, and what these are.
     """
     graph, at = program.graph, 0
@@ -258,9 +258,9 @@ def factored(program: Any) -> tuple[Any, tuple[Pieces, ...]]:
     for i, shape in enumerate(program.results):
         nodes = program.outputs[at : at + shape.size]
         at += nodes.size
-        # The first result, the cotangent of a state, is always given.
-        empty = i > 0 and nodes.size >= OUTER and not (nodes != graph.constant(0.0)).any()
-        parts = [(Zeros(0, nodes.size), ())] if empty else _parts(graph, nodes)
+        empty = nodes.size >= OUTER and not (nodes != graph.constant(0.0)).any()
+        found = [(Zeros(0, nodes.size), ())] if empty else _parts(graph, nodes)
+        parts = found if i >= first else []
         pieces.append(Pieces(shape, tuple(part for part, _ in parts)))
         rest = [nodes[a:b] for a, b in pieces[-1].rest]
         outputs += [nodes] if not parts else [np.concatenate(rest)] if rest else []

@@ -89,12 +89,36 @@ class Subprogram:
         return [jax.ShapeDtypeStruct((self.entries,), x.dtype) for x in programs]
 
 
+class ConditionalCall(NamedTuple):
+    """A program that is called where any lane wants it: a condition comes before its arguments.
+
+    Args:
+        program: what is called.
+        otherwise: for each result the number of the argument of the program that it is in lanes
+            that do not want it, or `None` where it is zero.
+    """
+
+    program: Subprogram
+    otherwise: tuple[int | None, ...]
+
+    @property
+    def name(self) -> str:
+        """Of its function."""
+        words = "_".join("z" if x is None else str(x) for x in self.otherwise)
+        return f"where_{self.program.name}_{words}"
+
+    @property
+    def results(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes of what a call gives."""
+        return self.program.results
+
+
 _call = jex.Primitive(rules.CALL_PRIMITIVE)
 _call.multiple_results = True
 
 
 @_call.def_abstract_eval
-def _shapes(*arguments, subprogram: Subprogram):
+def _shapes(*arguments, subprogram: Subprogram | ConditionalCall):
     del arguments
     return [ShapedArray(x.shape, x.dtype) for x in subprogram.results]
 
@@ -108,7 +132,7 @@ def _rule(graph: Graph, equation, changed: list[Value]) -> list[Value]:
 rules.RULES[_call.name] = _rule
 
 
-def call(subprogram: Subprogram, *arguments) -> list[jax.Array]:
+def call(subprogram: Subprogram | ConditionalCall, *arguments) -> list[jax.Array]:
     """Call a program, in a function given to `scalarize`; it has no derivative."""
     return _call.bind(*arguments, subprogram=subprogram)
 
@@ -120,6 +144,7 @@ def called(program: ScalarProgram) -> list[Subprogram]:
     def visit(one: ScalarProgram) -> None:
         for other in one.graph.callees(one.outputs):
             callee = getattr(other, "turn", other)  # of a loop the program of one turn
+            callee = callee.program if isinstance(callee, ConditionalCall) else callee
             if isinstance(callee, Subprogram) and callee not in programs:
                 visit(callee.program)
                 programs[callee] = None
