@@ -132,7 +132,7 @@ class Tree:
                     parents.append(parent)
                     parent = len(parents)
             link_of[body.name] = parent
-        return np.array(parents, int), np.array([link_of[x.name] for x in self.bodies], int)
+        return np.array(parents, np.int32), np.array([link_of[x.name] for x in self.bodies], int)
 
     @cached_property
     def paths(self) -> np.ndarray:
@@ -312,7 +312,7 @@ class Tree:
             found = turn(_row(table, parent), own)
             return jax.tree.map(lambda x, y: _replaced(x, y, i), table, found), None
 
-        return jax.lax.scan(step, table, (1 + np.arange(count), self.parents, rows))[0]
+        return jax.lax.scan(step, table, (_numbers(count), self.parents, rows))[0]
 
     def _up(self, table, turn: Callable, rows):
         """From children to parents: `turn(of_link, row)` gives what is added to that of the parent.
@@ -333,7 +333,7 @@ class Tree:
             return jax.tree.map(lambda x, y: _replaced(x, y, parent), table, sums), kept
 
         table = jax.tree.map(_with_ground, table)
-        rows = 1 + np.arange(len(self.parents)), self.parents, rows
+        rows = _numbers(len(self.parents)), self.parents, rows
         table, kept = jax.lax.scan(step, table, rows, reverse=True)
         return _links(table), kept
 
@@ -473,6 +473,11 @@ class Articulated(NamedTuple):
 def _rising(gravity) -> Twist:
     """The acceleration of a ground on which what is at rest has its weight."""
     return Twist(-gravity, jnp.zeros_like(gravity))
+
+
+def _numbers(count: int) -> np.ndarray:
+    """Of links, from 1 on, in a type that both precisions have."""
+    return np.arange(1, count + 1, dtype=np.int32)
 
 
 def _with_ground(x):
