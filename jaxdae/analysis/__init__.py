@@ -1,4 +1,4 @@
-"""Analysis: equilibria, linearization, spectra, certificates, step limits, regulators."""
+"""Analysis: equilibria, mobility, linearization, spectra, certificates, step limits, regulators."""
 
 from jaxdae import names as _names
 from jaxdae.analysis.controllability import (

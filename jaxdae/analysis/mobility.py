@@ -15,6 +15,9 @@ from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import constraint_rank, surely_independent
 from jaxdae.systems.precision import in_dtype, known_array
 
+# Of a combination in words.
+_MOST_TERMS = 6
+
 
 class Dependence(NamedTuple):
     """A redundant constraint, as a combination of others.
@@ -31,8 +34,10 @@ class Dependence(NamedTuple):
     def __str__(self) -> str:
         if not self.combination:
             return f"{self.constraint!r} constrains nothing"
-        terms = (f"{c:+.4g} {name!r}" for name, c in self.combination.items())
-        return f"{self.constraint!r} = {' '.join(terms).removeprefix('+')}"
+        terms = [f"{c:+.4g} {name!r}" for name, c in self.combination.items()]
+        more = len(terms) - _MOST_TERMS
+        rest = f" + {more} others" if more > 0 else ""
+        return f"{self.constraint!r} = {' '.join(terms[:_MOST_TERMS]).removeprefix('+')}{rest}"
 
 
 class Mobility(NamedTuple):

@@ -101,7 +101,7 @@ class Sampled(AbstractHybridController):
     def prepared(self, t, state):
         """Without the memory of the start, which is in the state: what it is, is enough."""
         del t
-        memory = jax.tree.map(lambda x: _shape_in(x, state.q.dtype), self.memory)
+        memory = jax.tree.map(lambda x: _Kind(_shape_in(x, state.q.dtype)), self.memory)
         return eqx.tree_at(lambda x: x.memory, self, memory)
 
     @property
@@ -288,11 +288,28 @@ def _flat(tree, dtype):
     return jnp.concatenate(parts) if parts else jnp.zeros(0, dtype)
 
 
+class _Kind:
+    """What a leaf of a memory is, which JAX does not take for an array.
+
+    Solvers that close over their arguments would.
+    """
+
+    def __init__(self, shape: jax.ShapeDtypeStruct):
+        self.shape, self.dtype = shape.shape, shape.dtype
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, _Kind)
+        return same and (self.shape, self.dtype) == (other.shape, other.dtype)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+
 def _shape_in(x, dtype) -> jax.ShapeDtypeStruct:
     """What a leaf of a memory is; floating-point numbers are of the precision of the run."""
     kind = jnp.result_type(x.dtype if hasattr(x, "dtype") else x)
     kind = dtype if jnp.issubdtype(kind, jnp.floating) else kind
-    return jax.ShapeDtypeStruct(jnp.shape(x), kind)
+    return jax.ShapeDtypeStruct(x.shape if hasattr(x, "shape") else jnp.shape(x), kind)
 
 
 def _as_kind(x, dtype):

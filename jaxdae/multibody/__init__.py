@@ -90,5 +90,6 @@ from jaxdae.multibody.springs import (
 from jaxdae.multibody.stops import DryFriction as DryFriction, Stop as Stop
 from jaxdae.multibody.system import Multibody as Multibody
 from jaxdae.multibody.tendons import FixedTendon as FixedTendon, SpatialTendon as SpatialTendon
+from jaxdae.multibody.wrapping import Cylinder as Cylinder, Sphere as Sphere
 
 __all__ = _names.public(globals())

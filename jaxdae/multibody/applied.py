@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotation_vectors, rotations
-from jaxdae.multibody.forces import AbstractForce, BODY, JOINT, Load, Marker
+from jaxdae.multibody.forces import AbstractForce, BALL, BODY, Load, Marker
 from jaxdae.multibody.joints import space_vector, Wrench
 from jaxdae.multibody.lengths import AbstractLength, Moving
 from jaxdae.systems.precision import as_floats
@@ -137,7 +137,7 @@ class BallTransmission(AbstractLength):
         return self.gear @ rotation_vectors.of_quaternion(values[self.joint])
 
     def parts(self):
-        return (("the joint", JOINT, self.joint),)
+        return (("the joint", BALL, self.joint),)
 
     def moving(self, motion):
         values = motion.values[self.joint]

@@ -11,12 +11,20 @@ from scipy.optimize import least_squares
 from jaxdae.checks import are_known
 from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.multibody import rotations
-from jaxdae.multibody.bodies import Weld
+from jaxdae.multibody.bodies import AbstractLoop, Weld
+from jaxdae.multibody.closures import (
+    CylindricalLoop,
+    HingeLoop,
+    PlanarLoop,
+    ScrewLoop,
+    SlideLoop,
+)
+from jaxdae.multibody.joints import Pose
 from jaxdae.multibody.system import Multibody
 from jaxdae.systems import ConsistencyError, consistent_state, State
 from jaxdae.systems.checks import check_finite, check_functions
 from jaxdae.systems.kinematics import moved
-from jaxdae.systems.precision import in_dtype
+from jaxdae.systems.precision import as_floats, in_dtype
 
 
 class AssemblyError(ConsistencyError):
@@ -36,7 +44,8 @@ def assemble(
 
     The sum of the squares of the residuals of the loops is made least over displacements of the
     joints, by SciPy's trust-region method, first from the guess, then from places around it at
-    random, until one closes. `jaxdae.consistent_state` finds the nearest consistent state instead;
+    random, until one closes. Where residuals vanish half a turn away from where a loop is to be, it
+    does not count as closed. `jaxdae.consistent_state` finds the nearest consistent state instead;
     it needs a guess that is nearly one. Not for use inside of JAX's transformations: take
     `consistent_state` from the result on, whose derivatives are those of the constraints.
 
@@ -60,7 +69,8 @@ def assemble(
     if not are_known(system, q, t):
         raise ValueError("assemble: a search needs numbers; call it outside of jax.jit.")
     start = system.start()
-    state = State(start.q if q is None else jnp.asarray(q, start.q.dtype), start.v, start.w)
+    (q,) = as_floats(start.q if q is None else q)
+    state = State(q, start.v.astype(q.dtype), start.w.astype(q.dtype))
     system = in_dtype(system, state.q.dtype)
     check_functions(system, state, t=t, forces=False)
     check_finite(state)
@@ -70,6 +80,9 @@ def assemble(
     rng, best = np.random.default_rng(seed), None
     for number in range(starts):
         first = sizes * rng.uniform(-1.0, 1.0, sizes.size) * (number > 0)
+        begins, _ = _residuals(system, t, state.q, _spread(first, free, state.q.dtype))
+        if not np.isfinite(begins).all():  # as closing joints are half a turn away
+            continue
         place, residual = _closest(system, t, state.q, free, first)
         turned = _half_turns(system, place)
         closed = np.abs(residual).max(initial=0.0) <= limit * (1 + np.abs(place).max(initial=0.0))
@@ -77,7 +90,11 @@ def assemble(
             return consistent_state(system, place, state.v, float(t), w=state.w)
         left = (np.inf if closed else np.linalg.norm(residual)), residual, turned
         best = left if best is None or left[0] < best[0] else best
-    assert best is not None
+    if best is None:
+        raise AssemblyError(
+            f"assemble: residuals of loops are not finite in any of the {starts} places that were "
+            "tried. Begin elsewhere, or with more starts."
+        )
     raise AssemblyError(_message(system, best[1], best[2], starts, fixed))
 
 
@@ -136,15 +153,28 @@ def _sizes(system: Multibody, t, state: State) -> np.ndarray:
 
 
 def _half_turns(system: Multibody, q) -> list[str]:
-    """Welds that are closed half a turn away, where their residuals vanish as well."""
-    poses = system.poses(jnp.asarray(q))
-    found = []
-    for loop in system.loops:
-        if isinstance(loop, Weld):
-            wanted = poses[loop.first].turn @ rotations.from_quaternion(loop.orientation)
-            if np.trace(np.asarray(wanted.T @ poses[loop.second].turn)) < 0:
-                found.append(loop.name)
-    return found
+    """Loops that are closed half a turn away, where their residuals vanish as well."""
+    poses = {k: jax.tree.map(np.asarray, x) for k, x in system.poses(jnp.asarray(q)).items()}
+    return [x.name for x in system.loops if _is_reversed(x, poses)]
+
+
+def _is_reversed(loop: AbstractLoop, poses: dict[str | None, Pose]) -> bool:
+    """Whether a rotation that is to be none is nearer to half a turn, or an axis is reversed."""
+    if isinstance(loop, Weld | SlideLoop | ScrewLoop):
+        wanted = poses[loop.first].turn @ rotations.from_quaternion(loop.orientation)
+        wrong = np.asarray(poses[loop.second].turn @ wanted.T)
+        if not isinstance(loop, ScrewLoop):
+            return float(np.trace(wrong)) < 0
+        axis = poses[loop.first].turn @ np.asarray(loop.axis)
+        return float(axis @ wrong @ axis) < 0
+    if isinstance(loop, PlanarLoop):
+        axis, other = loop.normal, loop.other_normal
+    elif isinstance(loop, HingeLoop | CylindricalLoop):
+        axis, other = loop.axis, loop.other_axis
+    else:
+        return False
+    axis, other = np.asarray(axis), np.asarray(axis if other is None else other)
+    return float((poses[loop.first].turn @ axis) @ (poses[loop.second].turn @ other)) < 0
 
 
 def _message(system: Multibody, residual, turned: list[str], starts: int, fixed) -> str:

@@ -1,9 +1,10 @@
 """Joints that close loops: between two bodies that have their coordinates already.
 
 Each has as many equations as it takes freedoms, independent of each other where the joint is
-assembled. Lengths are those of a vector from a point of the first body to one of the second, in
-axes of the first; directions are compared by scalar products of unit vectors, sines of the angles
-that are wrong, so that residuals are smooth functions of the poses [Haug1989, chapter 9].
+assembled [Haug1989, chapter 9]. Lengths are those of a vector from a point of the first body to one
+of the second, in axes of the first. Of an angle that is wrong the residual is `2 tan(angle / 2)`,
+from sines and cosines that are scalar products of unit vectors: the angle to first order, a smooth
+function of the poses that does not vanish at half a turn, as a sine does, but has no value there.
 """
 
 import equinox as eqx
@@ -55,9 +56,15 @@ def _of_second(axis: Float[Array, " 3"], other_axis: Float[Array, " 3"] | None):
     return axis if other_axis is None else unit_vector(other_axis)
 
 
+def half_tangent(sine, cosine):
+    """Of an angle `2 tan(angle / 2)`, zero for none alone; of the same shape as the sine."""
+    return 2.0 * sine / (1.0 + cosine)
+
+
 def _tilt(axis: Float[Array, " 3"], other_axis: Float[Array, " 3"] | None, turn):
-    """Two sines, zero where an axis of the first body is parallel to one of the second."""
-    return _across(axis) @ (turn @ _of_second(axis, other_axis))
+    """Of the angle from an axis of the first body to one of the second, about two directions."""
+    image = turn @ _of_second(axis, other_axis)
+    return half_tangent(_across(axis) @ image, axis @ image)
 
 
 _PLACES = tuple((x, "m") for x in "xyz")
@@ -69,8 +76,9 @@ class HingeLoop(AbstractPair):
     """A hinge that closes a loop: a common point and a common axis, five equations.
 
     With the vector `d` from the anchor to the other point, the axes `a` and `a'` of both bodies,
-    and `b, c` perpendicular to `a`: `d = 0`, `b . a' = c . a' = 0`. In a mechanism that moves in a
-    plane three of them say nothing; take a `Connection` there.
+    and `b, c` perpendicular to `a`: `d = 0`, `b . a' = c . a' = 0`, the latter divided by
+    `(1 + a . a') / 2`. In a mechanism that moves in a plane three of them say nothing; take a
+    `Connection` there.
 
     Args:
         name: of the constraints.
@@ -99,7 +107,8 @@ class CylindricalLoop(AbstractPair):
     """A shaft that turns and slides in a bush and closes a loop: a common axis, four equations.
 
     With the vector `d` from the anchor to the other point, the axes `a` and `a'` of both bodies,
-    and `b, c` perpendicular to `a`: `b . d = c . d = 0`, `b . a' = c . a' = 0`.
+    and `b, c` perpendicular to `a`: `b . d = c . d = 0`, `b . a' = c . a' = 0`, the latter
+    divided by `(1 + a . a') / 2`.
 
     Args:
         name: of the constraints.
@@ -129,7 +138,8 @@ class PlanarLoop(AbstractPair):
     """A plane of one body that slides on a plane of another one: three equations.
 
     With the vector `d` from the anchor to the other point, the normals `a` and `a'` of both planes,
-    and `b, c` perpendicular to `a`: `a . d = 0`, `b . a' = c . a' = 0`.
+    and `b, c` perpendicular to `a`: `a . d = 0`, `b . a' = c . a' = 0`, the latter divided by
+    `(1 + a . a') / 2`.
 
     Args:
         name: of the constraints.
@@ -243,7 +253,8 @@ class SlideLoop(AbstractPair):
         del t, values
         apart, turn = self.relative(poses)
         wanted = rotations.from_quaternion(self.orientation)
-        wrong = rotations.vector(turn @ wanted.T)
+        left = turn @ wanted.T
+        wrong = half_tangent(rotations.vector(left), 0.5 * (jnp.trace(left) - 1.0))
         return jnp.concatenate([_across(unit_vector(self.axis)) @ apart, wrong])
 
     def constraints(self, units):
@@ -257,11 +268,11 @@ class ScrewLoop(AbstractPair):
     A common axis as in `CylindricalLoop`, and an advance along it. With the displacement
     `s = a . d`, the angle `theta` of the second body about the axis and the pitch `p`,
 
-        (p / 2 pi) sin(theta - 2 pi s / p) = 0:
+        (p / 2 pi) 2 tan((theta - 2 pi s / p) / 2) = 0:
 
     to first order the displacement that is wrong. The displacement counts the turns, so that no
-    angle is unwrapped and there are as many turns as one likes; displacements that differ from the
-    right one by half a pitch satisfy the equation too, so start nearer.
+    angle is unwrapped and there are as many turns as one likes; a screw that is displaced by a
+    pitch without turning satisfies the equation too, so start within half a pitch.
 
     Args:
         name: of the constraints.
@@ -290,7 +301,7 @@ class ScrewLoop(AbstractPair):
         advance = self.pitch / (2 * np.pi)
         cos, sin = cos_and_sin(axis, turn)
         wanted = axis @ apart / advance
-        wrong = advance * (sin * jnp.cos(wanted) - cos * jnp.sin(wanted))
+        wrong = advance * turned_apart(cos, sin, wanted)
         return jnp.concatenate([_across(axis) @ apart, _tilt(axis, None, turn), wrong[None]])
 
     def constraints(self, units):
@@ -303,6 +314,12 @@ def cos_and_sin(axis: Float[Array, " 3"], turn: Float[Array, "3 3"]):
     b, c = rotations.perpendicular(axis)
     image = turn @ b
     return b @ image, c @ image
+
+
+def turned_apart(cos, sin, wanted):
+    """Of an angle, by its cosine and sine, and another one: `2 tan` of half their difference."""
+    c, s = jnp.cos(wanted), jnp.sin(wanted)
+    return half_tangent(sin * c - cos * s, cos * c + sin * s)
 
 
 def named(name: str, rows) -> tuple[tuple[str, str], ...]:

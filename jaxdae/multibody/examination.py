@@ -15,7 +15,7 @@ from jaxdae.multibody.exact_motion import exact_motion, ExactMotion
 from jaxdae.multibody.mjcf_settings import write_settings
 from jaxdae.multibody.mujoco import compiled, load_mujoco, Names, read_mujoco
 from jaxdae.multibody.soft_constraints import Setting, setting_for_step, Softness
-from jaxdae.multibody.soft_runs import equalities, Equality, run, SoftRun, Start, start_of
+from jaxdae.multibody.soft_runs import equalities, Equality, run, silent, SoftRun, Start, start_of
 from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_positive_number
 from jaxdae.systems import State
@@ -62,6 +62,7 @@ class LoopReport(NamedTuple):
         integrator: of MuJoCo, such as `"euler"`.
         timestep: its step [s].
         left_out: what the file has and exact motions have not, in words.
+        warned: of what MuJoCo warns in the position of the file.
         closed: largest residual of a loop in the file's position, which was closed [m or rad].
         loops: names of the active equality constraints.
         file_run: MuJoCo's run with the file's own settings.
@@ -82,6 +83,7 @@ class LoopReport(NamedTuple):
     integrator: str
     timestep: float
     left_out: tuple[str, ...]
+    warned: tuple[str, ...]
     closed: float
     loops: tuple[str, ...]
     file_run: SoftRun
@@ -148,10 +150,10 @@ def doctor(
     if end < model.opt.timestep:
         raise ValueError(f"doctor: end is {end} s, shorter than a step of {model.opt.timestep} s.")
     loops = _loops(mujoco, model)
-    with warnings.catch_warnings():
+    with silent(mujoco) as warned, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # what it leaves out is in the report
         read = read_mujoco(source)
-    start = start_of(mujoco, model, loops, key)
+        start = start_of(mujoco, model, loops, key)
     integrator = mujoco.mjtIntegrator(int(model.opt.integrator)).name.removeprefix("mjINT_").lower()
     own = run(mujoco, model, loops, start, end)
     setting, tried = best_setting(mujoco, model, loops, start, end, integrator, own)
@@ -160,6 +162,7 @@ def doctor(
         integrator,
         float(model.opt.timestep),
         read.left_out,
+        tuple(dict.fromkeys(warned)),
         start.closed,
         tuple(x.name for x in loops),
         own,
@@ -297,6 +300,8 @@ def _drifts(report: LoopReport) -> Iterator[str]:
     )
     if report.left_out:
         yield f"not in the exact mechanism: {'; '.join(report.left_out)}"
+    for text in report.warned:
+        yield f"MuJoCo warns: {text}"
     if report.closed > 1e-9:
         yield f"the position of the file was closed first: loops were open by {report.closed:.2g}"
     shows = report.suggestion is not None and tried is not None

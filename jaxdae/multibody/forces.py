@@ -121,7 +121,7 @@ class Marker(Module):
 
 
 # What a force says of the names that it has: where they stand, their kind, the name.
-BODY, JOINT, COORDINATE = "body", "joint", "hinge or slide"
+BODY, JOINT, BALL, COORDINATE = "body", "joint", "ball", "hinge or slide"
 Part = tuple[str, str, str | None]
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from jaxdae.checks import fails
 from jaxdae.multibody import rotations
 from jaxdae.multibody.bodies import AbstractLoop, quaternion
-from jaxdae.multibody.closures import AbstractPair, cos_and_sin
+from jaxdae.multibody.closures import AbstractPair, cos_and_sin, half_tangent, turned_apart
 from jaxdae.multibody.joints import unit_vector
 
 
@@ -28,13 +28,13 @@ class GearPair(AbstractLoop):
     With the angles `alpha` and `beta` of both gears relative to the housing, each about its own
     axis, and the numbers of teeth `m` and `n`, the teeth of both that have passed are equal,
 
-        sin(m alpha + n beta - phase) / m = 0,
+        2 tan((m alpha + n beta - phase) / 2) / m = 0,
 
     to first order the angle of the first gear that is wrong. Numbers of teeth are integers, so that
-    no turn has to be counted. Angles at which other teeth mesh satisfy the equation, too, and those
-    halfway between them; start within half a tooth. The axes of the gears are for other joints to
-    hold. Of gears on hinges of a tree, whose angles are coordinates, a `Coupling` with
-    `coefficients=(0, -m / n)` is the same, with no half tooth to start within.
+    no turn has to be counted. Angles at which other teeth mesh satisfy the equation, too, so start
+    within half a tooth. The axes of the gears are for other joints to hold. Of gears on hinges of a
+    tree, whose angles are coordinates, a `Coupling` with `coefficients=(0, -m / n)` is the same,
+    without a tooth to start within.
 
     Args:
         name: of the constraint.
@@ -79,7 +79,7 @@ class GearPair(AbstractLoop):
             turn = turn @ rotations.from_quaternion(orientation).T
             cos, sin = cos_and_sin(unit_vector(axis), turn)
             passed += count * jnp.arctan2(sin, cos)
-        return jnp.stack([jnp.sin(passed) / self.teeth[0]])
+        return half_tangent(jnp.sin(passed), jnp.cos(passed))[None] / self.teeth[0]
 
     def constraints(self, units):
         del units
@@ -98,12 +98,12 @@ class RackAndPinion(AbstractPair):
     With the displacement `s` of the pinion's centre along the rack, its angle `theta` relative to
     the rack, and the radius `r` of its pitch circle,
 
-        r sin(theta - s / r) = 0:
+        2 r tan((theta - s / r) / 2) = 0:
 
     to first order the displacement that is wrong. The displacement counts the turns, so that no
-    angle is unwrapped; displacements that differ from the right one by half a circumference satisfy
-    the equation too, so start nearer. Other joints hold the pinion beside the rack, on the side
-    `along x axis` of it. Of coordinates of joints, a slide and a hinge, a `Coupling` with
+    angle is unwrapped; one that differs from the right one by a circumference satisfies the
+    equation too, so start within half of it. Other joints hold the pinion beside the rack, on the
+    side `along x axis` of it. Of coordinates of joints, a slide and a hinge, a `Coupling` with
     `coefficients=(0, r)` is the same.
 
     Args:
@@ -132,7 +132,7 @@ class RackAndPinion(AbstractPair):
         turn = turn @ rotations.from_quaternion(self.orientation).T
         cos, sin = cos_and_sin(unit_vector(self.axis), turn)
         wanted = unit_vector(self.along) @ apart / self.radius
-        return jnp.stack([self.radius * (sin * jnp.cos(wanted) - cos * jnp.sin(wanted))])
+        return self.radius * turned_apart(cos, sin, wanted)[None]
 
     def constraints(self, units):
         del units

@@ -44,24 +44,24 @@ def write_settings(
     origin = None if is_text else Path(source).expanduser()
     if origin is not None and path.exists() and path.samefile(origin):
         raise ValueError(f"doctor: {path} is the file that was read; give another one to write.")
-    text = str(source) if origin is None else origin.read_text(encoding="utf-8")
-    changed = _edited(text, model.neq, indices, setting)
+    data = str(source).encode() if origin is None else origin.read_bytes()
+    # Tags are ASCII in every encoding that MuJoCo reads: all other bytes stay what they are.
+    edited = _edited(data.decode("latin-1"), model.neq, indices, setting)
     lost = None
-    if changed is None:
-        spec = (
-            mujoco.MjSpec.from_string(text)
-            if origin is None
-            else mujoco.MjSpec.from_file(str(origin))
-        )
+    if edited is not None:
+        changed = edited.encode("latin-1")
+    else:
+        of = mujoco.MjSpec
+        spec = of.from_string(str(source)) if origin is None else of.from_file(str(origin))
         for i in indices:
             spec.equalities[i].solref, spec.equalities[i].solimp = setting
         spec.compile()
-        changed = spec.to_xml()
+        changed = spec.to_xml().encode()
         lost = "by MuJoCo's own writer, without comments and with six digits of numbers"
     # Beside the file, where relative paths of meshes are those of the file.
     trial = path.with_name(f".{path.stem}.trial.xml")
     try:
-        trial.write_text(changed, encoding="utf-8")
+        trial.write_bytes(changed)
         written = mujoco.MjModel.from_xml_path(str(trial))
         different = [*_differences(model, written, indices, setting, 1e-3 if lost else 0.0)]
         if different:

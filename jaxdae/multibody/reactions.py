@@ -31,7 +31,7 @@ class Reaction(NamedTuple):
 
     Args:
         force: [N], shape `(3,)`.
-        moment: about the joint's anchor [N m], shape `(3,)`.
+        moment: about the joint's anchor [N m], without one about the body's origin, shape `(3,)`.
         unique_force: which components are the same for all multipliers that satisfy the equations
             of motion, shape `(3,)`. Redundant constraints leave others open: how stiff bodies are
             decides on them, and those of least multipliers are given.
@@ -54,7 +54,7 @@ class Reactions(NamedTuple):
         joints: by joint, on the body that it moves, by its parent. Along the directions in which a
             joint is free it is what its spring, damper, motor and coupling give, and other forces
             on joints such as fixed tendons, less what its armature takes.
-        loops: by loop between two bodies, on the first one, by the second.
+        loops: by loop between two bodies, on the first one, by the second, about the anchor there.
     """
 
     joints: dict[str, Reaction]
@@ -181,8 +181,8 @@ def _at(system: Multibody, t, q, v, a, lam, w, u, in_space: bool) -> Reactions:
                 joints[joint.name] = _Found(frame, needed[body.name], -given[body.name])
     for loop in system.loops:
         first: Any = getattr(loop, "first", loop)
-        anchor = getattr(loop, "anchor", None)
-        if first is not loop and anchor is not None:  # others are between joints
+        if first is not loop:  # others are between joints
+            anchor = getattr(loop, "anchor", jnp.zeros(3, q.dtype))
             frame = Pose(poses[first].point(anchor), poses[first].turn)
             closures[loop.name] = _Found(frame, jnp.zeros(6, q.dtype), loops[loop.name][first])
     parts = [

@@ -219,7 +219,7 @@ def run(
     data = mujoco.MjData(model)
     data.qpos, data.qvel, data.ctrl = start.qpos, start.qvel, start.ctrl
     steps = max(1, round(end / model.opt.timestep))
-    with _silent(mujoco):
+    with silent(mujoco):
         mujoco.mj_forward(model, data)
         ids, count = data.efc_id[: data.ne].copy(), data.ne
         softness = tuple(_softness(data, x) for x in loops)
@@ -287,11 +287,12 @@ def _beside(mujoco, model, data) -> tuple[float, str] | None:
 
 
 @contextlib.contextmanager
-def _silent(mujoco) -> Iterator[None]:
-    """Without MuJoCo's own messages, and the file that it writes them to."""
+def silent(mujoco) -> Iterator[list[str]]:
+    """What MuJoCo warns of, in place of its messages and the file that it writes them to."""
     before: Any = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda _: None)
+    warned: list[str] = []
+    mujoco.set_mju_user_warning(warned.append)
     try:
-        yield
+        yield warned
     finally:
         mujoco.set_mju_user_warning(before)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxdae.checks import fails
 from jaxdae.multibody import rotation_vectors
 from jaxdae.multibody.bodies import quaternion
-from jaxdae.multibody.forces import AbstractForce, BODY, JOINT, Load, Marker
+from jaxdae.multibody.forces import AbstractForce, BODY, JOINT, Load, Marker, Motion
 from jaxdae.multibody.lengths import AbstractLength, along
 from jaxdae.systems.precision import as_floats
 
@@ -89,7 +90,10 @@ class SpringDamper(AbstractForce):
         return self.along.parts()
 
     def energy(self, t, configuration):
-        x, ends = self.along.length(configuration.poses, configuration.values), self.relaxed
+        return self._energy(self.along.length(configuration.poses, configuration.values))
+
+    def _energy(self, x):
+        ends = self.relaxed
         if ends.shape == ():
             return spring_energy(self.stiffness, x - ends)
         # With both ends equal it is an ordinary spring, with its slope there.
@@ -99,6 +103,16 @@ class SpringDamper(AbstractForce):
 
     def dissipation(self, t, motion):
         return rayleigh(self.damping, self.along.moving(motion).rate)
+
+    def force(self, motion: Motion) -> Float[Array, ""]:
+        """`F` of spring and damper together, positive where it lengthens [N or N m].
+
+        Args:
+            motion: of the mechanism, `system.motion(q, v)`.
+        """
+        moving = self.along.moving(motion)
+        damping = jax.grad(lambda s: rayleigh(self.damping, s))(moving.rate)
+        return -jax.grad(self._energy)(moving.length) - damping
 
 
 class Characteristic(AbstractForce):

@@ -2,9 +2,10 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from jaxdae.checks import fails
-from jaxdae.multibody.forces import AbstractForce
+from jaxdae.multibody.forces import AbstractForce, Motion
 from jaxdae.multibody.lengths import AbstractLength, along
 
 
@@ -81,6 +82,19 @@ class Stop(AbstractForce):
         pressed = [self._contact(p)[0] for p, _ in self._penetrations(moving.length)]
         factor = self.stiffness * self.dissipation_factor * sum(pressed[1:], pressed[0])
         return 0.5 * factor * moving.rate**2
+
+    def force(self, motion: Motion) -> Float[Array, ""]:
+        """`F` of both ends, positive where it lengthens [N or N m].
+
+        Args:
+            motion: of the mechanism, `system.motion(q, v)`.
+        """
+        moving = self.along.moving(motion)
+        pushes = [
+            -side * self._contact(p)[0] * (1 + self.dissipation_factor * side * moving.rate)
+            for p, side in self._penetrations(moving.length)
+        ]
+        return self.stiffness * sum(pushes[1:], pushes[0])
 
 
 class DryFriction(AbstractForce):

@@ -15,6 +15,7 @@ from jaxdae.multibody.bodies import AbstractLoop, Body
 from jaxdae.multibody.forces import (
     AbstractForce,
     applied_wrenches,
+    BALL,
     BODY,
     Configuration,
     COORDINATE,
@@ -24,7 +25,7 @@ from jaxdae.multibody.forces import (
     shares,
     total_load,
 )
-from jaxdae.multibody.joints import Pose, space_vector, Twist, Wrench
+from jaxdae.multibody.joints import Ball, Pose, space_vector, Twist, Wrench
 from jaxdae.systems import ForwardDynamics, Labels, Points, State, System
 
 
@@ -73,6 +74,12 @@ class Multibody(System):
 
     def __check_init__(self):
         """Names that exist, each once; parents first."""
+        for element in self._elements():
+            if not isinstance(element, AbstractForce):
+                raise TypeError(
+                    f"Multibody: motors and forces are force elements; got {element!r}. Give a "
+                    "Motor, a SpringDamper or another AbstractForce."
+                )
         seen: list[str] = []
         for body in self.bodies:
             _known("the parent of " + repr(body.name), body.parent, seen)
@@ -96,11 +103,12 @@ class Multibody(System):
             if twice:
                 raise ValueError(f"Multibody: two {kind} are called {twice[0]!r}.")
         single = [x.name for x in joints if x.size == 1]
-        known = {BODY: seen, JOINT: [x.name for x in joints], COORDINATE: single}
-        for kind, elements in (("motor", self.motors), ("force", self.forces)):
-            for element in elements:
-                for where, of_kind, name in element.parts():
-                    _known(f"{where} of {kind} {element.name!r}", name, known[of_kind])
+        self._check_elements({
+            BODY: seen,
+            JOINT: [x.name for x in joints],
+            BALL: [x.name for x in joints if isinstance(x, Ball)],
+            COORDINATE: single,
+        })  # fmt: skip
         for loop in self.loops:
             among = {"first": seen, "second": seen, "housing": seen, "joint": single, "by": single}
             for field, names in among.items():
@@ -114,6 +122,21 @@ class Multibody(System):
                         f"{'the ground' if pair[0] is None else repr(pair[0])}: it constrains "
                         "nothing. Name two different ones."
                     )
+
+    def _check_elements(self, known: dict[str, list[str]]):
+        """Names that motors and forces refer to, by kind."""
+        for kind, elements in (("motor", self.motors), ("force", self.forces)):
+            for element in elements:
+                for where, of_kind, name in element.parts():
+                    what = f"{where} of {kind} {element.name!r}"
+                    single = of_kind in (BALL, COORDINATE) and name in known[JOINT]
+                    if single and name not in known[of_kind]:
+                        raise ValueError(
+                            f"Multibody: {what} is {name!r}, which is no {of_kind}. Along hinges "
+                            "and slides there are coordinates; balls and free bodies have "
+                            "JointSpring and JointDamper, balls BallTransmission."
+                        )
+                    _known(what, name, known[of_kind])
 
     def _elements(self) -> tuple[AbstractForce, ...]:
         return (*self.motors, *self.forces)

@@ -68,7 +68,7 @@ class AbstractBoxDescent(Module):
 
     @abc.abstractmethod
     def local(self, function: Callable, point) -> LocalModel:
-        """Value and derivatives of `function(point) -> (values, aux)`."""
+        """Value and derivatives of `function(point) -> (value, aux)`, as the method has it."""
 
     @abc.abstractmethod
     def trial(self, point, local: LocalModel, step_size, lower, upper) -> Trial:
@@ -98,14 +98,12 @@ class GaussNewton(AbstractBoxDescent):
         g = 2 J^T r,    H = 2 J^T J,    D = diag(H)
 
     by a few projected Newton steps: components at a bound whose slope pushes them out of the box
-    are held, the others are moved and clipped [Bertsekas1982]. Derivatives are in forward mode, all
-    directions at once.
+    are held, the others are moved and clipped [Bertsekas1982]. The function gives the residuals `r`
+    and, as rows, their derivatives by each entry of the point.
     """
 
     def local(self, function, point):
-        directions = jnp.eye(point.size, dtype=point.dtype)
-        along = lambda d: jax.jvp(function, (point,), (d,), has_aux=True)  # noqa: E731
-        r, rows, aux = jax.vmap(along, out_axes=(None, 0, None))(directions)
+        (r, rows), aux = function(point)
         return LocalModel(r @ r, 2 * rows @ r, 2 * rows @ rows.T, aux)
 
     def trial(self, point, local, step_size, lower, upper):
@@ -203,7 +201,8 @@ def minimize(
 
     Args:
         method: of descent.
-        function: `point -> (residuals or value, aux)`, as the method has it.
+        function: `point -> (value, aux)`; for Gauss-Newton `point -> ((residuals, rows), aux)`,
+            with derivatives of all residuals by one entry of the point in each row.
         start: where the search begins; between the bounds.
         otherwise: where it begins when the function is not finite there.
         bounds: lower and upper ones, each of shape `(n,)`, infinite where there is none.

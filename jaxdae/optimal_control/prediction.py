@@ -7,6 +7,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.control.base import AbstractSampledController
@@ -109,6 +110,18 @@ class Foreseen(NamedTuple):
     violation: Float[Array, ""]
 
 
+class Linearized(NamedTuple):
+    """A prediction with its derivatives.
+
+    Args:
+        foreseen: what it says.
+        rows: derivatives of its residuals by each input, shape `(nodes s, k)`.
+    """
+
+    foreseen: Foreseen
+    rows: Float[Array, "n k"]
+
+
 class Prediction(Module):
     """A model, and what its motions cost.
 
@@ -192,6 +205,60 @@ class Prediction(Module):
             parts.append((jnp.asarray(self.penalty * h) ** 0.5 * beyond).ravel())
         return Foreseen(jnp.concatenate([x.astype(inputs.dtype) for x in parts]), violation)
 
+    def linearized(self, t, state: State, inputs: Float[Array, "nodes s"]) -> Linearized:
+        """Residuals of inputs, and their derivatives, of costs that are vectors.
+
+        The motion is differentiated along all inputs, and what stands at the nodes by the states
+        and inputs there: it does not depend on others.
+        """
+        sizes = [x.size for x in (state.q, state.v, state.w)]
+
+        def states(inputs):
+            run = self.motion(t, state, inputs)
+            each = (run.ts.shape[0] - 1) // self.nodes
+            rows = jnp.concatenate([run.q, run.v, run.w[:, : sizes[2]]], 1)
+            return rows[::each], t + run.ts[::each]
+
+        def parts(row):
+            return jnp.split(row, np.cumsum(sizes)[:-1])
+
+        h, directions = self.interval, jnp.eye(inputs.size, dtype=inputs.dtype)
+        directions = directions.reshape(-1, *inputs.shape)
+        along = lambda d: jax.jvp(states, (inputs,), (d,), has_aux=True)  # noqa: E731
+        rows, moves, times = jax.vmap(along, out_axes=(None, 0, None))(directions)
+
+        def running(t, both):
+            row, u = both[: sum(sizes)], both[sum(sizes) :]
+            return h**0.5 * self.cost(t, *parts(row), u)
+
+        def last(t, row):
+            assert self.terminal is not None
+            return self.terminal(t, *parts(row))
+
+        def beyond(t, row):
+            assert self.limits is not None
+            return jnp.maximum(-self.limits(t, *parts(row)), 0.0)
+
+        found = [
+            _at_nodes(
+                running,
+                times[:-1],
+                jnp.concatenate([rows[:-1], inputs], 1),
+                jnp.concatenate([moves[:, :-1], directions], 2),
+            )
+        ]
+        if self.terminal is not None:
+            found.append(_at_nodes(last, times[-1:], rows[-1:], moves[:, -1:]))
+        violation = jnp.zeros((), inputs.dtype)
+        if self.limits is not None:
+            excess, pushed = _at_nodes(beyond, times[1:], rows[1:], moves[:, 1:])
+            weight = (jnp.asarray(self.penalty * h) ** 0.5).astype(inputs.dtype)
+            found.append((weight * excess, weight * pushed))
+            violation = jnp.max(excess)
+        residuals, pushed = zip(*found, strict=True)
+        foreseen = Foreseen(jnp.concatenate(residuals), violation)
+        return Linearized(foreseen, jnp.concatenate(pushed, 1))
+
     def check(self, t, state: State, inputs) -> int:
         """Costs and limits of the right shapes; 1 where costs are residuals, 0 for scalars.
 
@@ -210,6 +277,25 @@ class Prediction(Module):
             beyond = call_with_shapes("limits", self.limits, at, names[:4])
             _rank("limits", beyond, (1,), "a vector, negative where a limit is exceeded")
         return rank
+
+
+def _at_nodes(function: Callable, times, points, moves):
+    """Values of `function(t, point)` at all nodes, one after the other, and their derivatives.
+
+    Args:
+        function: of shape `(r,)`.
+        times: shape `(nodes,)`.
+        points: shape `(nodes, n)`.
+        moves: of the points along directions, shape `(directions, nodes, n)`.
+    """
+
+    def twice(point, t):
+        value = jnp.asarray(function(t, point), points.dtype)
+        return value, value
+
+    jacobians, values = jax.vmap(jax.jacfwd(twice, has_aux=True))(points, times)
+    pushed = jnp.einsum("kri,dki->dkr", jacobians, moves)
+    return values.ravel(), pushed.reshape(moves.shape[0], -1)
 
 
 def _rank(name: str, found, wanted: tuple[int, ...], words: str) -> int:

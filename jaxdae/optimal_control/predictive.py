@@ -189,8 +189,11 @@ def _asked(policy: PredictivePolicy, t, q, v, w, memory: Plan):
         )
 
     def function(point):
+        if least_squares:
+            found, rows = model.linearized(t, state, point.reshape(guess.shape))
+            return (found.residuals, rows), found.violation
         found = model.foreseen(t, state, point.reshape(guess.shape))
-        if least_squares or rank == 0:
+        if rank == 0:
             return found.residuals, found.violation
         return found.residuals @ found.residuals, found.violation
 

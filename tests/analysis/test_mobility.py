@@ -12,8 +12,10 @@ from helpers.bricard import bricard
 from helpers.dependent_mechanisms import Bennett, Platform
 from helpers.rhombus import Rhombus
 from jaxdae.analysis import mobility
+from jaxdae.diagnosis.findings import NearSingularity
 from jaxdae.models import FourBar
 from jaxdae.multibody import Body, Connection, Hinge, Multibody, Weld
+from jaxdae.results.mobility_along import MobilityAlong
 from jaxdae.solvers import RK4
 
 UP = (0.0, 0.0, 1.0)
@@ -33,10 +35,10 @@ def parallelogram(axes="xyz") -> Multibody:
 
 
 def test_bricards_linkage_moves_against_the_count():
-    """Six hinges leave 6 - 6 = 0 by count; it has one degree of freedom [Bricard 1897]."""
+    """Five angles and a hinge that closes: 5 - 5 = 0 by count; it has one degree of freedom."""
     system = bricard()
     found = mobility(system, system.start())
-    assert (found.counted, found.degrees_of_freedom, found.rank, found.redundant) == (0, 1, 5, 1)
+    assert (found.counted, found.degrees_of_freedom, found.rank, found.redundant) == (0, 1, 4, 1)
     assert found.regular
     (one,) = found.dependences
     jac = dict(zip(system.labels().constraints, _jacobian(system, system.start().q), strict=True))
@@ -44,7 +46,7 @@ def test_bricards_linkage_moves_against_the_count():
         jac[one.constraint], sum(c * jac[k] for k, c in one.combination.items()), atol=1e-12
     )
     assert str(found).startswith(
-        "degrees of freedom: 1 by rank, 0 by count (6 velocities, 6 constraints, 5 independent)\n"
+        "degrees of freedom: 1 by rank, 0 by count (5 velocities, 5 constraints, 4 independent)\n"
         f"redundant: {one}\n"
     )
 
@@ -139,6 +141,19 @@ def test_names_need_numbers():
     traced = jax.jit(lambda s: mobility(system, s).rank)
     with pytest.raises(ValueError, match=re.escape("call it outside of jax.jit")):
         traced(system.start())
+
+
+def test_what_is_said_of_a_run_that_gains_freedom_for_a_moment():
+    ratio = np.array([0.5, 1e-4, 0.6])
+    found = MobilityAlong(
+        np.array([0.0, 0.1, 0.2]), np.array([2, 1, 2]), np.array([1, 2, 1]), ratio,
+        (NearSingularity(0.1, 1e-4),),
+    )  # fmt: skip
+    assert str(found).splitlines() == [
+        "degrees of freedom: 1, up to 2 at t = 0.1 s",
+        "least singular value: 0.0001 of the largest, at t = 0.1 s",
+        "near-singular positions: t = 0.1 s",
+    ]
 
 
 @pytest.mark.slow

@@ -133,6 +133,14 @@ def test_it_is_the_exact_motion_between_samples(backend, period, delay, how):
 
 
 @pytest.mark.slow
+def test_implicit_methods_of_diffrax_take_a_memory():
+    """They close over their arguments, those that are no arrays too."""
+    controller = Sampled(integrating, 0.13, memory=jnp.zeros(()), delay=0.05, initial=0.1)
+    found = moved(controller, "plain", solver=diffrax.Kvaerno5())
+    np.testing.assert_allclose(ends(found), exact(0.13, 0.05, 0.0, initial=0.1), **ERROR)
+
+
+@pytest.mark.slow
 @BACKENDS
 def test_members_with_periods_and_delays_of_their_own_beside_one_that_fails(backend):
     periods = jnp.array([0.13, 0.21, 0.4, 0.13])

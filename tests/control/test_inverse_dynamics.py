@@ -63,6 +63,14 @@ def test_two_motors_share_it_by_least_norm():
     np.testing.assert_allclose(d.mass @ a + d.jac.T @ found.multipliers, d.force, atol=1e-12)
 
 
+def test_terms_that_cancel_each_other_are_no_contradiction():
+    """At constant rates all that is left of `J a + gamma` is round-off of its terms."""
+    found = inverse_dynamics(parallelogram([("crank", 1.0)]), 0.0, *MOTION[:2], 0.0 * ALONG)
+    np.testing.assert_allclose(found.u, [3 * 9.81 * np.cos(ANGLE)], rtol=1e-12)
+    with pytest.raises(ValueError, match="do not admit this motion: J a"):
+        inverse_dynamics(parallelogram([("crank", 1.0)]), 0.0, *MOTION[:2], [0.0, 1e-5, 0.0])
+
+
 def test_a_tree_with_more_motors_than_joints():
     arm = Multibody(
         [Body("arm", Hinge("h", UP), mass=1.0, centre=(1, 0, 0), inertia=(0.1, 0.1, 0.1))],

@@ -11,6 +11,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 import jaxdae
+from jaxdae.analysis import mobility
 from jaxdae.multibody import (
     Body,
     Connection,
@@ -164,6 +165,32 @@ def test_a_shaft_with_a_universal_joint_has_cardans_ratio():
     np.testing.assert_allclose(sin_c * cos_a, np.cos(bend) * sin_a * cos_c, atol=EXACT)
     angle = np.unwrap(np.arctan2(sin_a, cos_a))
     assert angle[-1] > 1.5
+
+
+@pytest.mark.parametrize("angle", [0.4, 1.7, -2.5])
+def test_bennetts_linkage_moves_where_the_count_says_it_does_not(angle):
+    """Four hinges on skew axes, with `a / sin(alpha) = b / sin(beta)`: three of five equations are
+    redundant, and `tan(x / 2) tan(y / 2) = sin((beta + alpha) / 2) / sin((beta - alpha) / 2)`.
+    """
+    alpha, beta, a = 0.6, 1.4, 0.5
+    b = a * np.sin(beta) / np.sin(alpha)
+
+    def link(name, length, twist, parent):
+        hinge, half = Hinge(name, (0, 0, 1)), twist / 2
+        return Body(name, hinge, parent, (length, 0, 0), (np.cos(half), np.sin(half), 0, 0),
+                    mass=1.0, inertia=(1.0, 1.0, 1.0))  # fmt: skip
+
+    last = HingeLoop(
+        "last", "three", None, (a, 0, 0), (-b, 0, 0),
+        (0, -np.sin(alpha), np.cos(alpha)), (0, np.sin(beta), np.cos(beta)),
+    )  # fmt: skip
+    bodies = [link("one", 0, 0, None), link("two", a, alpha, "one"), link("three", b, beta, "two")]
+    system = Multibody(bodies, [last])
+    ratio = np.sin((beta + alpha) / 2) / np.sin((beta - alpha) / 2)
+    q = jnp.array([angle, 2 * np.arctan(ratio / np.tan(angle / 2)), -angle])
+    np.testing.assert_allclose(system.position_constraints(0.0, q), 0.0, atol=1e-14)
+    found = mobility(system, jaxdae.State(q, jnp.zeros(3)))
+    assert (found.counted, found.degrees_of_freedom, found.regular) == (-2, 1, True)
 
 
 # Of a crank about z and a rocker about y, with a rod between them: radii, pivot, angles at start.

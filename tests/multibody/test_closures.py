@@ -10,6 +10,8 @@ from scipy.spatial.transform import Rotation
 
 import jaxdae
 from jaxdae.multibody import (
+    assemble,
+    AssemblyError,
     Ball,
     Body,
     Connection,
@@ -21,6 +23,7 @@ from jaxdae.multibody import (
     Multibody,
     planar,
     PlanarLoop,
+    reactions_at,
     Screw,
     ScrewLoop,
     Slide,
@@ -158,6 +161,43 @@ def test_each_joint_has_as_many_independent_equations_as_it_takes_freedoms(star)
         at += count
 
 
+@pytest.mark.parametrize(
+    ("loop", "apart", "angle"),
+    [
+        (HingeLoop("hinge", None, "two", axis=AXIS), 0.0, np.pi * PIN),
+        (PlanarLoop("plane", None, "two", normal=AXIS), 0.0, np.pi * PIN),
+        (SlideLoop("slide", None, "two", axis=AXIS), 0.0, np.pi * AXIS),
+        (SlideLoop("slide", None, "two", axis=AXIS), 0.0, np.pi * PIN),
+        (ScrewLoop("screw", None, "two", axis=AXIS, pitch=PITCH), 0.0, np.pi * AXIS),
+        (ScrewLoop("screw", None, "two", axis=AXIS, pitch=PITCH), 1.5 * PITCH, 0.0 * AXIS),
+    ],
+)
+def test_half_a_turn_is_no_assembly(loop, apart, angle):
+    """Residuals grow up to there, where sines would vanish again."""
+    sizes = []
+    for fraction in (0.5, 0.8, 0.999):
+        turn = Rotation.from_rotvec(fraction * angle).as_quat(scalar_first=True)
+        # A screw is displaced from one pitch, where another thread fits.
+        place = (1.0 if apart else 0.0) * PITCH + fraction * (apart - PITCH if apart else 0.0)
+        system = Multibody([_body("two", Free("two"))], [loop])
+        q = jnp.asarray([*(place * AXIS), *turn])
+        sizes.append(np.linalg.norm(system.position_constraints(0.0, q)))
+    assert 0.1 * PITCH < sizes[0] < sizes[1] < sizes[2]
+    assert sizes[2] > 10
+
+
+def test_a_guide_is_assembled_from_half_a_turn_away():
+    """Where its residual has no value; nowhere near, with a single place to begin from."""
+    guide = SlideLoop("guide", None, "two", axis=(1, 0, 0))
+    system = Multibody([_body("two", Free("two"))], [guide])
+    guess = [0.3, 1.0, 2.0, 0.0, 1.0, 0.0, 0.0]
+    closed = assemble(system, guess)
+    # Anywhere along the guide; the length of a quaternion does not matter.
+    np.testing.assert_allclose([*closed.q[1:3], *closed.q[4:]], 0.0, atol=1e-9)
+    with pytest.raises(AssemblyError, match="not finite in any of the 1 places"):
+        assemble(system, guess, starts=1)
+
+
 def test_a_nut_turns_as_it_falls():
     """`s'' = -m g / (m + I (2 pi / p)^2)`, and its energies are those of its dynamics."""
     mass, moment, pitch = 1.3, 0.02, -0.2
@@ -196,3 +236,30 @@ def test_rows_of_joints_have_directions():
 def test_joints_without_directions_are_refused(make, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         make()
+
+
+@pytest.mark.slow
+def test_reactions_in_closing_joints_are_those_in_a_tree(star):
+    """On the base, and back on the bodies; what needs less than six equations is unique."""
+    (q, v), (own, own_v) = star
+
+    def found(system, q, v):
+        terms = jaxdae.evaluate(system, 0.0, q, v)
+        c, n = terms.jac.shape
+        matrix = np.block([[terms.mass, terms.jac.T], [terms.jac, np.zeros((c, c))]])
+        x = np.linalg.solve(matrix, np.concatenate([terms.force, -terms.gamma]))
+        return reactions_at(system, 0.0, q, v, x[:n], x[n:])
+
+    tree, space = found(TREE, q, v), found(SPACE, own, own_v)
+    assert space.indeterminate == tree.indeterminate == ()
+    poses = SPACE.poses(own)
+    last = {x.name: x.joints[-1].name for x in TREE.bodies if x.joints}
+    for name, joint in [(k, x) for k, x in last.items() if k != "base"]:
+        one, other = tree.joints[joint], space.loops[name]
+        np.testing.assert_allclose(one.force, -other.force, atol=1e-9)
+        # About the same point: of a slide the body's origin, which is where the anchor is not.
+        at = next(x for x in TREE.joints() if x.name == joint).at
+        place = poses[name].point(jnp.zeros(3) if at is None else at)
+        shift = poses["base"].point(jnp.asarray(SPOT)) - place
+        moment = other.moment + np.cross(shift, other.force)
+        np.testing.assert_allclose(one.moment, -moment, atol=1e-9)

@@ -273,6 +273,16 @@ def test_a_time_constant_that_mujoco_raises_is_named(monkeypatch):
     assert "raises the time constant of 'pin' from 0.0005 s to 0.004 s, two steps" in str(report)
 
 
+def test_what_mujoco_warns_of_is_in_the_report(monkeypatch, tmp_path, capfd):
+    mujoco_alone(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    report = doctor(changed(PIN, f'{PIN} solref="-100 1"'), end=0.1)
+    assert "MuJoCo warns: mixed solref format, replacing with default" in str(report)
+    # Neither its messages nor its file.
+    assert [*tmp_path.iterdir()] == []
+    assert capfd.readouterr() == ("", "")
+
+
 LIMIT = ('<joint name="rocker"/>', '<joint name="rocker" range="-20 20" limited="true"/>')
 MOTOR = ("</mujoco>", "<actuator><motor joint='crank' forcerange='-1 1'/></actuator><keyframe>"
          "<key name='drive' ctrl='5'/></keyframe></mujoco>")  # fmt: skip
@@ -325,6 +335,19 @@ def test_a_file_is_written_with_nothing_else_changed(monkeypatch, tmp_path):
     assert again.file_run.drift == report.tried_run.drift
     with pytest.raises(ValueError, match="is the file that was read; give another one to write"):
         doctor(tmp_path / "in.xml", end=0.1, write=tmp_path / "in.xml")
+
+
+def test_every_other_byte_of_a_file_is_kept(monkeypatch, tmp_path):
+    """Ends of lines, letters of another encoding, constraints that are not active."""
+    mujoco_alone(monkeypatch)
+    text = changed(
+        "<equality>",
+        '<equality>\r\n<weld body1="crank" body2="rocker" active="false"/><!-- Gelenk f\xfcr A -->',
+    )
+    (tmp_path / "in.xml").write_bytes(text.encode("latin-1"))
+    report = doctor(tmp_path / "in.xml", end=0.1, write=tmp_path / "out.xml")
+    wanted = text.replace('anchor="0.4 0 0.3"/>', f'anchor="0.4 0 0.3" {report.suggestion}/>')
+    assert (tmp_path / "out.xml").read_bytes() == wanted.encode("latin-1")
 
 
 def test_constraints_of_included_files_are_written_by_mujoco(monkeypatch, tmp_path):

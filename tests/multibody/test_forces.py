@@ -1,6 +1,7 @@
 """Force elements against exact solutions, forces derived by hand, and balances of energy."""
 
 import dataclasses
+import itertools
 import re
 from typing import Any
 
@@ -14,12 +15,16 @@ import scipy.linalg
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
+from jaxdae.formulations import SignLaw
 from jaxdae.multibody import (
+    Ball,
+    BallTransmission,
     Body,
     BoxDrag,
     Bushing,
     Characteristic,
     Coordinate,
+    Cylinder,
     Distance,
     DryFriction,
     ElectricMotor,
@@ -37,12 +42,14 @@ from jaxdae.multibody import (
     Site,
     Slide,
     SpatialTendon,
+    Sphere,
     SpringDamper,
     Stop,
     TorsionSpring,
     UserForce,
     Wrench,
 )
+from jaxdae.multibody.bodies import AbstractLoop
 from jaxdae.solvers import RK4
 
 BAR = {"mass": 1.0, "centre": (0.2, 0.05, 0.0), "inertia": (0.01, 0.03, 0.03)}
@@ -52,6 +59,11 @@ BODIES = (
 )
 BASE = Marker(None, (0.5, 0.2, 0.0), (1.0, 0.0, 0.1, 0.0))
 TIP = Marker("hand", (0.3, 0.0, 0.1), (1.0, 0.2, 0.1, 0.3))
+
+
+ROPE = SpatialTendon(
+    [BASE, Sphere(Marker(None, (0.3, 0.1, 0.5)), 0.1), Marker("arm", (0.1, 0, 0.1)), TIP]
+)
 
 
 def _thrust(t, motion, w, u):
@@ -68,7 +80,7 @@ FORCES = (
     Stop("stop", "reach", 500.0, -0.1, 0.1, dissipation_factor=0.5, depth=0.02),
     DryFriction("friction", "elbow", 0.3, 0.05),
     SpringDamper("sum", FixedTendon({"shoulder": 1.0, "reach": 2.0}), 3.0, 0.1, 0.2),
-    SpringDamper("rope", SpatialTendon([BASE, Marker("arm", (0.1, 0, 0.1)), TIP]), 9.0, (0, 0.7)),
+    SpringDamper("rope", ROPE, 9.0, (0, 0.7)),
     PointForce("pull", TIP, lambda t, pose, twist: jnp.stack([jnp.sin(3 * t), 0.0, 1.0])),
     PointForce("jet", TIP, (1.0, 0, 0), (0, 0, 0.3), follows=True),
     GravityCompensation("lift", "arm", 0.5),
@@ -126,6 +138,7 @@ def test_elements_in_single_precision(run):
 
 
 POINT = Body("point", (Slide("x", (1, 0, 0)), Slide("y", (0, 1, 0))), mass=2.0)
+SOCKET = Body("socket", Ball("ball"), mass=1.0, inertia=(1.0, 1.0, 2.0))
 TURNED = Body("disk", Hinge("angle", (0, 0, 1)), mass=1.0, inertia=(1.0, 1.0, 2.0))
 
 
@@ -172,6 +185,29 @@ def test_a_strut_pulls_along_the_line_between_its_ends():
     rope = SpatialTendon([Marker(None, anchor), Marker("point")])
     rope = Multibody([POINT], forces=[SpringDamper("rope", rope, k, (0.0, length + 0.1))])
     np.testing.assert_allclose(_applied(rope, q), 0.0, atol=1e-15)
+
+
+def test_a_rope_around_a_drum_is_a_helix_that_does_not_slip():
+    """Two tangents and an arc, unrolled with what lies along the axis; by hand, and its slopes."""
+    drum = Cylinder(Marker(None, (0.1, 0.2, 0.0)), 0.3)
+    rope = SpatialTendon([Marker(None, (0.9, 0.3, -0.4)), drum, Marker("point")])
+    system = Multibody([POINT], forces=[SpringDamper("rope", rope, 1.0)], gravity=(0, 0, 0))
+    q = np.array([-0.6, 0.15])
+
+    def length(q):
+        ends = np.array([0.8, 0.1]), q - [0.1, 0.2]
+        far = [np.hypot(*x) for x in ends]
+        between = np.arccos(ends[0] @ ends[1] / (far[0] * far[1]))
+        arc = between - np.arccos(0.3 / far[0]) - np.arccos(0.3 / far[1])
+        assert arc > 0
+        flat = sum(np.sqrt(x**2 - 0.09) for x in far) + 0.3 * arc
+        return np.hypot(flat, 0.4)
+
+    slopes = [(length(q + s) - length(q - s)) / 2e-6 for s in 1e-6 * np.eye(2)]
+    wanted = -length(q) * np.array(slopes)
+    # Differences of the second order, and round-off over the step.
+    np.testing.assert_allclose(_applied(system, q), wanted, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(system.potential_energy(0.0, jnp.asarray(q)), length(q) ** 2 / 2)
 
 
 @pytest.mark.parametrize("angle", [-3.0, -0.4, 0.0, 1e-9, 0.05, 0.11, 2.0, 3.1])
@@ -262,6 +298,44 @@ def test_dry_friction_brakes_by_its_bound():
     np.testing.assert_allclose(run.v[-1], [1.0 - 3.0 / 2.0 * 0.5, 0.5], rtol=0, atol=1e-12)
 
 
+class Slip(AbstractLoop):
+    """The angular velocity of a body about an axis of its own, for `stick_slip`."""
+
+    name: str = eqx.field(static=True)
+    body: str = eqx.field(static=True)
+    axis: Any
+
+    def residuals(self, t, poses, values):
+        return jnp.zeros(0, poses[None].place.dtype)
+
+    def constraints(self, units):
+        return ()
+
+    def velocity_residuals(self, t, poses, twists):
+        return (self.axis @ twists[self.body].spin)[None]
+
+    def velocity_constraints(self):
+        return ((self.name, "rad/s"),)
+
+
+@pytest.mark.slow
+def test_a_bearing_that_sticks_stops_a_pendulum_beside_its_lowest_position():
+    """Each half swing loses the friction's work over its angle; it sticks where friction holds."""
+    rod = Body("rod", Hinge("angle", (0, 1, 0)), mass=1.0, centre=(0, 0, -0.5), inertia=[0.1] * 3)
+    system = Multibody([rod], loops=[Slip("bearing", "rod", jnp.array([0, 1.0, 0]))])
+    dry = jaxdae.stick_slip(system, SignLaw(0.5), jaxdae.State([1.5], [0.0]), static=0.6)
+    run = jaxdae.simulate(
+        dry.system, dry.formulation, dry.state, t1=6.0, dt=0.01, solver=RK4(), events=dry.events
+    )
+    turns = [1.5, *(float(x[0]) for x in run.events.before.q[:6])]
+    for one, two in itertools.pairwise(turns):
+        work = 0.5 * abs(two - one)
+        # Of order 4 at steps of 0.01 s.
+        np.testing.assert_allclose(4.905 * (np.cos(two) - np.cos(one)), work, rtol=0, atol=1e-7)
+    assert [np.sin(abs(x)) * 4.905 > 0.6 for x in turns] == [True] * 6 + [False]
+    np.testing.assert_allclose(run.q[-1], turns[-1], rtol=0, atol=1e-9)
+
+
 STRUT = Multibody(
     [Body("rod", Hinge("angle", (0, 1, 0)), mass=1.0, centre=(0.5, 0, 0), inertia=(0, 0.1, 0.1))],
     motors=[Motor("torque", "angle", 2.0, 1.0, (0.1, -1.0, -0.2))],
@@ -328,6 +402,14 @@ def test_a_failed_member_leaves_the_others_as_they_are():
             lambda: Multibody(BODIES, forces=[SpringDamper("s", Distance(BASE, Marker("leg")))]),
             "second of force 's' is 'leg'; there are: arm, hand.",
         ),
+        (
+            lambda: Multibody([SOCKET], forces=[SpringDamper("s", "ball", 1.0)]),
+            "the joint of force 's' is 'ball', which is no hinge or slide. Along hinges and slides",
+        ),
+        (
+            lambda: Multibody([TURNED], [], [Motor("m", BallTransmission("angle", (1, 2, 3)))]),
+            "the joint of motor 'm' is 'angle', which is no ball. Along hinges",
+        ),
         (lambda: Multibody(BODIES, forces=[FORCES[0]] * 2), "two forces are called 'strut'"),
         (
             lambda: Multibody(BODIES, [], [Motor("u", "elbow")], forces=[Motor("u", "reach")]),
@@ -341,6 +423,14 @@ def test_a_failed_member_leaves_the_others_as_they_are():
         (lambda: SpatialTendon([BASE]), "a branch has two points or more; got 1."),
         (lambda: SpatialTendon([]), "a branch has two points or more; got 0."),
         (lambda: SpatialTendon([(BASE, TIP)], (1.0, 2.0)), "1 branches and 2 divisors"),
+        (lambda: SpatialTendon([Sphere(BASE, 0.1), TIP]), "an obstacle lies between two Markers"),
+        (
+            lambda: SpatialTendon([BASE, Sphere(BASE, 0.1), Sphere(BASE, 0.2), TIP]),
+            "at neither end of a branch and not beside another one. Put a Marker there.",
+        ),
+        (lambda: Sphere(BASE, 0.0), "Sphere: the radius is 0.0 m; it is positive."),
+        (lambda: Sphere(BASE, 0.2, (0.1, 0, 0)), "its side is 0.1 m from the centre, within the r"),
+        (lambda: Cylinder(BASE, 0.2, (0.1, 0, 9)), "tendons that run through it are not modelled"),
         (lambda: SpatialTendon([BASE, TIP], [0.0]), "a divisor is positive; got 0.0."),
         (lambda: Motor("m", "a", gain=(1.0, 2.0)), "gain and bias are one number, or three"),
         (lambda: Motor("m", "a", dynamics="muscle"), "dynamics is 'muscle'; there are: none, int"),
@@ -368,7 +458,12 @@ def test_what_does_not_fit_is_refused(make, words):
     ("make", "words"),
     [
         (lambda: SpringDamper("s", 3.0), "a force acts along a length or the name of a hinge"),  # pyright: ignore
-        (lambda: SpatialTendon([BASE, "sphere"]), "points are Markers of bodies; got 'sphere'. It"),  # pyright: ignore
+        (lambda: SpatialTendon([BASE, "drum"]), "has Markers, and between them a Sphere or a Cyl"),  # pyright: ignore
+        (lambda: SpatialTendon(["a", "b"]), "has Markers, and between them a Sphere or a Cylind"),  # pyright: ignore
+        (
+            lambda: Multibody([TURNED], forces=["x"]),  # pyright: ignore
+            "motors and forces are force elements; got 'x'",
+        ),
         (lambda: UserForce("f", _thrust, inputs="u"), "inputs are a tuple of names; got 'u'."),  # pyright: ignore
         (lambda: UserForce("f", 3.0), "UserForce 'f': 3.0 is not callable."),  # pyright: ignore
         (
@@ -417,6 +512,28 @@ def test_the_relaxed_coordinates_of_a_spring_are_those_of_its_joint():
     system = Multibody([TURNED], forces=[JointSpring("s", "angle", 1.0, (1.0, 0, 0, 0))])
     with pytest.raises(ValueError, match=re.escape("relaxed has shape (4,); the joint 'angle' ha")):
         system.potential_energy(0.0, jnp.zeros(1))
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        SpringDamper("strut", Distance(BASE, TIP), (20.0, 3.0), (0.1, 0.2), (2.0, 0.5)),
+        Stop("stop", Distance(BASE, TIP), 500.0, 2.0, 2.5, dissipation_factor=0.5, depth=0.2),
+        Stop("stop", Distance(BASE, TIP), 500.0, None, 0.3, dissipation_factor=0.5, depth=0.2),
+    ],
+    ids=["spring", "lower", "upper"],
+)
+def test_the_force_of_an_element_along_its_length_is_the_one_that_acts(element):
+    system = Multibody(BODIES, forces=[element])
+    q, v = START.q, START.v
+    motion = system.motion(q, v)
+    pulled = Motor("same", element.along)
+    same = Multibody(BODIES, motors=[pulled])
+    force = element.force(motion)
+    assert abs(force) > 1
+    np.testing.assert_allclose(
+        _applied(same, q, v, u=force[None]), _applied(system, q, v), rtol=1e-12, atol=1e-13
+    )
 
 
 def test_forces_between_two_bodies_are_opposite_and_those_of_the_generalized_force():

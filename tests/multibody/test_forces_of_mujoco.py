@@ -13,6 +13,7 @@ import pytest
 from jaxdae.multibody import (
     BallTransmission,
     BoxDrag,
+    Cylinder,
     FixedTendon,
     GravityCompensation,
     JointDamper,
@@ -23,6 +24,7 @@ from jaxdae.multibody import (
     read_mujoco,
     Site,
     SpatialTendon,
+    Sphere,
     SpringDamper,
 )
 
@@ -238,3 +240,67 @@ def test_springs_dampers_and_motors_of_balls_and_free_bodies(balls, seed):
     theirs = (data.qfrc_spring, data.qfrc_damper, data.qfrc_actuator)
     for what, value, other in zip(("spring", "damper", "motors"), found, theirs, strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-11, atol=1e-11, err_msg=what)
+
+
+def _slides(name, number):
+    joints = "".join(
+        f'<joint name="{name}{x}" type="slide" axis="{a}"/>'
+        for x, a in zip("xyz", ("1 0 0", "0 1 0", "0 0 1"), strict=True)
+    )
+    return f"""<body name="{name}" pos="{number} 0 0">{joints}<geom size=".05"/>
+    <site name="{name}" pos=".1 0 .1"/></body>"""
+
+
+ROUND = f"""
+<worldbody>
+  <body name="ball" pos=".1 .2 .3" euler="20 30 40"><joint axis="1 1 0"/>
+    <geom name="ball" size=".3" pos=".1 0 .05" mass="1"/><site name="beside" pos=".7 .5 .3"/></body>
+  <body name="drum" pos="1 .3 .1" euler="-20 70 10"><joint axis="0 1 1"/>
+    <geom name="drum" type="cylinder" size=".25 .1" pos="0 .1 0" euler="40 10 5" mass="1"/>
+    <site name="above" pos=".3 .6 .2"/></body>
+  {_slides("a", -1)}{_slides("b", 0.7)}{_slides("c", 2)}
+</worldbody>"""
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["shorter", "sides"])
+def wrapping(request):
+    """A tendon over a ball and a drum: the model, and lengths and slopes of the same."""
+    sides = ('sidesite="beside"', 'sidesite="above"') if request.param else ("", "")
+    tendon = f"""<tendon><spatial stiffness="2" springlength=".4"><site site="a"/>
+      <geom geom="ball" {sides[0]}/><site site="b"/><geom geom="drum" {sides[1]}/><site site="c"/>
+    </spatial></tendon>"""
+    head = "<mujoco><option gravity='0 0 0'><flag contact='disable'/></option>"
+    model = MUJOCO.MjModel.from_xml_string(f"{head}{ROUND}{tendon}</mujoco>")
+    plain = read_mujoco(f"{head}{ROUND}</mujoco>").system
+
+    def obstacle(kind, name, side):
+        geom, turn = model.geom(name), np.empty(9)
+        MUJOCO.mju_quat2Mat(turn, geom.quat)
+        point = turn.reshape(3, 3).T @ (model.site(side).pos - geom.pos) if request.param else None
+        return kind(Marker(name, geom.pos, geom.quat), geom.size[0], point)
+
+    a, b, c = (site(model, x) for x in "abc")
+    ball, drum = obstacle(Sphere, "ball", "beside"), obstacle(Cylinder, "drum", "above")
+    spring = SpringDamper("rope", SpatialTendon([a, ball, b, drum, c]), 2.0, 0.4)
+    system = dataclasses.replace(plain, forces=[spring])
+
+    def of(system, q):
+        length = system.forces[0].along.length(system.poses(q), system.values(q))
+        return length, -jax.grad(lambda q: system.potential_energy(0.0, q))(q)
+
+    return model, functools.partial(jax.jit(of), system)
+
+
+def test_tendons_that_wrap_around_spheres_and_cylinders(wrapping):
+    """In many places of the ends, some of which are inside of an obstacle."""
+    (model, ours), rng, wrapped = wrapping, np.random.default_rng(0), set()
+    data = MUJOCO.MjData(model)
+    for _ in range(60):
+        data.qpos = 0.5 * rng.normal(size=model.nq)
+        MUJOCO.mj_forward(model, data)
+        length, force = ours(jnp.asarray(data.qpos))
+        np.testing.assert_allclose(length, data.ten_length[0], rtol=1e-13)
+        np.testing.assert_allclose(force, data.qfrc_spring, rtol=0, atol=1e-12)
+        wrapped.add(int(data.ten_wrapnum[0]))
+    # Three points, and two more of each obstacle that it touches.
+    assert wrapped == {3, 5, 7}

@@ -57,6 +57,33 @@ def optimum():
     return cart_pole.optimum([0.0, 0.25, 0.0, 0.0], cost, lambda y: 4 * cost(y, 0.0), 0.1, 4, BOUND)
 
 
+def test_rows_are_the_derivatives_of_what_is_foreseen():
+    """Of costs that depend on time, of the end, and of a limit that some nodes exceed."""
+
+    def cost(t, q, v, w, u):
+        return jnp.concatenate([jnp.cos(t) * q, q[:1] * v[:1] + u**2])
+
+    policy = policy_of(
+        cost, terminal=last, limits=lambda t, q, v, w: q[2:] - 0.482 + 0.02 * t, dt=0.05
+    )
+    inputs = jnp.array([[3.0], [-1.0], [0.5], [2.0]])
+    model = policy.prediction
+
+    def value(inputs):
+        return model.foreseen(0.1, LEANING, inputs).residuals
+
+    found, rows = jax.jit(lambda u: model.linearized(0.1, LEANING, u))(inputs)
+    np.testing.assert_allclose(found.residuals, jax.jit(value)(inputs), rtol=1e-12, atol=1e-14)
+    assert 0 < int((found.residuals[-4:] != 0).sum()) < 4
+    violation = model.foreseen(0.1, LEANING, inputs).violation
+    np.testing.assert_allclose(found.violation, violation, rtol=1e-12)
+    h = 1e-5
+    for row, direction in zip(rows, jnp.eye(4).reshape(4, 4, 1), strict=True):
+        change = jax.jit(value)(inputs + h * direction) - jax.jit(value)(inputs - h * direction)
+        # Differences have errors of h^2, and of the round-off divided by h.
+        np.testing.assert_allclose(row, change / (2 * h), rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -163,8 +163,14 @@ def varied(run: KernelRun, active: tuple[int, ...], directions: int) -> KernelRu
     return more._replace(plain=Function(with_directions, shapes, pushed=True))
 
 
-def _work(programs, body: list[Definition], lanes: Lanes, axes: Axes, run: KernelRun) -> Work:
-    """What is launched: loops, and the programs that they call."""
+# Operations of vectors that take longer than a thread takes to be made, and steps of adaptive runs.
+_WORTH_A_THREAD, _STEPS = 100_000, 50
+
+
+def _work(
+    programs, body: list[Definition], lanes: Lanes, axes: Axes, run: KernelRun, steps: int
+) -> Work:
+    """What is launched: loops, and the programs that they call in each of some steps."""
     shared = run.problem.shared(axes.ranks())
     functions = library(programs, lanes.width, lanes.dtype, lanes.register_width, shared)
     every = dict.fromkeys(x for one in programs for x in (*called(one.program), one))
@@ -172,7 +178,17 @@ def _work(programs, body: list[Definition], lanes: Lanes, axes: Axes, run: Kerne
     numbers = (run.rows, run.max_steps, run.given_first, run.step_ends, run.counts_steps)
     about = f"{run.saving} {numbers} {axes.batched}"
     text = "\n".join([about, *content])
-    return Work([*functions, *body], axes, text, lanes.width)
+    operations = sum(len(x.program.graph.needed(x.program.outputs)) for x in every)
+    blocks = -(-_WORTH_A_THREAD // max(operations * steps, 1))
+    return Work([*functions, *body], axes, text, lanes.width * blocks)
+
+
+def _steps(run: KernelRun, shapes) -> int:
+    """How many steps a run makes, about, by the shapes of what it takes."""
+    if run.adaptive:
+        return min(run.max_steps, _STEPS)
+    # The ends of the steps follow start and parameters.
+    return shapes[1 + len(run.problem.parameters)].shape[-1] - 1
 
 
 # The run itself.
@@ -185,13 +201,13 @@ def _shapes(*arguments, run: KernelRun, axes: Axes):
 def lowered(platform: Platform, ctx, *arguments, run: KernelRun, axes: Axes):
     """A run on a platform, by the context of its lowering: what the platform makes of it."""
     lanes = platform.writer(run.problem.dtype, axes, ctx)
-    return platform.launch(ctx, arguments, work(run, lanes, axes))
+    return platform.launch(ctx, arguments, work(run, lanes, axes, _steps(run, ctx.avals_in)))
 
 
-def work(run: KernelRun, lanes: Lanes, axes: Axes) -> Work:
-    """What is launched for a run."""
+def work(run: KernelRun, lanes: Lanes, axes: Axes, steps: int = _STEPS) -> Work:
+    """What is launched for a run of about so many steps."""
     body = loops(run, lanes, axes.ranks(), axes.rank)
-    return _work(run.programs(), [body], lanes, axes, run)
+    return _work(run.programs(), [body], lanes, axes, run, steps)
 
 
 native_integration = primitive("native_integration", _shapes, lowerings=on_platforms(lowered))
@@ -360,6 +376,10 @@ def _more_directions(arguments, axes_in, run, axes: Axes, active, directions: in
         at = axes.rank if has else 0
         x = stacked(x, a, at, size)  # fmt: skip
         joined.append((x.reshape(*x.shape[:at], size * directions, *x.shape[at + 2 :]), at))
+    if _in_lanes(run, axes, size * directions):
+        entries = _directions_in_lanes(primals, [x for x, _ in joined], run, axes, active)
+        entries = [x.reshape(size, directions, *x.shape[1:]) for x in entries]
+        return entries, [0] * len(entries)
     parts = []
     most = _most_directions(run)
     for first in range(0, size * directions, most):
@@ -374,6 +394,37 @@ def _more_directions(arguments, axes_in, run, axes: Axes, active, directions: in
     shape = axes.shape
     entries = [x.reshape(*shape, size, directions, *x.shape[axes.rank + 1 :]) for x in entries]
     return entries, [axes.rank] * len(entries)
+
+
+# Directions of a single run are followed beside each other in so many lanes, a few in each, where
+# there are as many as this at least. On every machine, so that programs are the same.
+_LANES, _FEWEST_IN_LANES = 8, 3
+
+
+def _in_lanes(run: KernelRun, axes: Axes, directions: int) -> bool:
+    """Whether that is worth it: of implicit methods it takes long to compile."""
+    explicit = run.problem.method.evaluates_only
+    return axes.rank == 0 and explicit and directions >= _FEWEST_IN_LANES
+
+
+def _directions_in_lanes(primals, moves, run: KernelRun, axes: Axes, active) -> list:
+    """Derivatives of a single run in many directions, the first axis of each of the moves."""
+    count, entries = moves[0].shape[0], []
+    most = _LANES * _most_directions(run)
+    for first in range(0, count, most):
+        some = [x[first : first + most] for x in moves]
+        each = -(-some[0].shape[0] // _LANES)
+        lanes = -(-some[0].shape[0] // each)
+        left = lanes * each - some[0].shape[0]
+        wide = [jnp.pad(x, [(0, left), *[(0, 0)] * (x.ndim - 1)]) for x in some]
+        wide = [x.reshape(lanes, each, *x.shape[1:]) for x in wide]
+        beside = Axes((lanes,), (*axes.batched[: len(primals)], *(True for _ in moves)))
+        parts = _tangents.bind(
+            *primals, *wide, run=run, axes=beside, active=active, directions=each
+        )
+        parts = [x.reshape(lanes * each, *x.shape[2:]) for x in parts]
+        entries.append([x[: x.shape[0] - left] for x in parts])
+    return [jnp.concatenate(x) for x in zip(*entries, strict=True)]
 
 
 def _tangents_jvp(primals, tangents, **parameters):
@@ -481,7 +532,7 @@ def _blocks_lowered(
         programs = [*run.programs(), *programs]
     lanes = platform.writer(run.problem.dtype, axes, ctx)
     body = adjoint_steps(run, active, lanes, axes.ranks(), axes.rank, totals[1:])
-    launched = _work(programs, body, lanes, axes, run)._replace(
+    launched = _work(programs, body, lanes, axes, run, _steps(run, ctx.avals_in))._replace(
         scratch=kept_numbers(run, lanes, ctx.avals_in),
         result_ranks=tuple(1 if x else axes.rank for x in totals),
     )

@@ -150,6 +150,30 @@ def test_more_directions_than_one_kernel_follows():
     np.testing.assert_allclose(found[7:], moves[7:] @ found[:7], rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("case", "count"),
+    [
+        ("fixed, at steps", 3),
+        pytest.param("adaptive, at steps", 75, marks=pytest.mark.slow),
+    ],
+)
+def test_many_directions_of_one_run_beside_each_other(case, count):
+    """Few of them, and more than one kernel follows; those of rows are linear in the seven."""
+    flat, back = ravel_pytree(POINT)
+
+    def rows(x):
+        found = simulated(back(x), **CASES[case])
+        reached = [jnp.where(jnp.isfinite(y), y, 0.0).ravel() for y in (found.q, found.v)]
+        return jnp.concatenate([*reached, found.last_state.v])
+
+    moves = jnp.cos(jnp.arange(1.0, 1 + count * flat.size)).reshape(count, -1)
+    along = lambda d: jax.jvp(rows, (flat,), (d,))[1]  # noqa: E731
+    found = jax.jit(jax.vmap(along))(moves)
+    one_by_one = jnp.stack([jax.jit(along)(d) for d in jnp.eye(flat.size)])
+    # Sums of seven products, of directions of length one.
+    np.testing.assert_allclose(found, moves @ one_by_one, rtol=1e-11, atol=1e-12)
+
+
 BATCH = jax.tree.map(
     lambda x: x * (1 + 0.1 * jax.random.normal(jax.random.key(2), (9, *x.shape))), POINT
 )
