@@ -94,7 +94,7 @@ Cite:
 
 Packages, loaded when they are first used:
 
-    analysis              Analysis: equilibria, linearization, spectra, certificates, step limits.
+    analysis              Analysis: equilibria, mobility, linearization, spectra, certificates.
     control               Control: feedback laws, servo-constraints, given integrals.
     environments          Environments: a system as reinforcement learning takes it.
     formulations          Formulations: equations of motion a solver can integrate.

@@ -9,6 +9,7 @@ from jaxdae.multibody.applied import (
 )
 from jaxdae.multibody.assembly import assemble as assemble, AssemblyError as AssemblyError
 from jaxdae.multibody.bodies import (
+    AbstractLoop as AbstractLoop,
     Body as Body,
     Connection as Connection,
     Coupling as Coupling,
@@ -51,8 +52,10 @@ from jaxdae.multibody.joints import (
     Ball as Ball,
     Free as Free,
     Hinge as Hinge,
+    Pose as Pose,
     Screw as Screw,
     Slide as Slide,
+    Twist as Twist,
     Wrench as Wrench,
 )
 from jaxdae.multibody.lengths import (

@@ -118,7 +118,12 @@ class Body(Module):
 
 
 class AbstractLoop(Module):
-    """What closes a loop: constraints between two bodies, or two joints."""
+    """What closes a loop: constraints between bodies, or between joints.
+
+    A loop of one's own has a field `name`, `residuals` and `constraints`, and where velocities are
+    constrained beside positions `velocity_residuals` and `velocity_constraints`. Bodies that its
+    fields `first` and `second` name, and joints in `joint` and `by`, are checked to exist.
+    """
 
     name: eqx.AbstractVar[str]
 

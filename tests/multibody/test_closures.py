@@ -2,6 +2,7 @@
 
 import re
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.spatial.transform import Rotation
 
 import jaxdae
 from jaxdae.multibody import (
+    AbstractLoop,
     assemble,
     AssemblyError,
     Ball,
@@ -263,3 +265,31 @@ def test_reactions_in_closing_joints_are_those_in_a_tree(star):
         shift = poses["base"].point(jnp.asarray(SPOT)) - place
         moment = other.moment + np.cross(shift, other.force)
         np.testing.assert_allclose(one.moment, -moment, atol=1e-9)
+
+
+class LevelPoints(AbstractLoop):
+    """Two bodies have the same height."""
+
+    name: str = eqx.field(static=True)
+    first: str = eqx.field(static=True)
+    second: str = eqx.field(static=True)
+
+    def residuals(self, t, poses, values):
+        return (poses[self.first].place - poses[self.second].place)[2:]
+
+    def constraints(self, units):
+        return ((self.name, "m"),)
+
+
+def test_a_loop_may_be_declared():
+    """By its residuals and their names; bodies that it names must exist."""
+    bodies = [Body("one", Slide("x", (0, 0, 1)), mass=1.0)]
+    bodies += [Body("two", Slide("y", (0.6, 0, 0.8)), mass=2.0)]
+    system = Multibody(bodies, [LevelPoints("level", "one", "two")])
+    jaxdae.check_system(system, jaxdae.State([0.8, 1.0], [0.8, 1.0]))
+    terms = jaxdae.evaluate(system, 0.0, jnp.array([0.8, 1.0]), jnp.array([0.8, 1.0]))
+    np.testing.assert_allclose([*terms.phi, *terms.phi_dot], 0.0, atol=1e-15)
+    np.testing.assert_allclose(terms.jac, [[1.0, -0.8]], atol=1e-15)
+    assert system.labels().constraints == ("level",)
+    with pytest.raises(ValueError, match="second of 'level' is 'three'; there are: one, two"):
+        Multibody(bodies, [LevelPoints("level", "one", "three")])

@@ -182,7 +182,7 @@ def test_loops_through_the_factored_tree_are_those_by_the_mass_matrix(axes):
     """For independent constraints and for dependent ones, of which the rank is held."""
 
     class ByMatrix(Multibody):
-        def forward_dynamics(self, t, q, v, force):
+        def forward_dynamics(self, t, q, v, force) -> Any:
             return None
 
     system = four_bar(axes)

@@ -17,6 +17,7 @@ from jaxdae.multibody import (
     Motor,
     Multibody,
     planar,
+    PrescribedJoint,
     RollingSphere,
     RollingWheel,
     Skate,
@@ -115,6 +116,26 @@ def test_what_rolls_on_a_board_lags_behind_it(kind, ratio, share):
     np.testing.assert_allclose(terms.phi, 0.0, atol=1e-15)
     expected = push / (board + share * mass)
     np.testing.assert_allclose(a[:4], [expected, share * expected, 0, 0], atol=1e-12)
+
+
+def test_a_sphere_on_a_turntable_is_turned_by_two_sevenths_of_its_rate():
+    """`a = (2 / 7) W ez x v`, so that it runs on circles: of a table that turns at the rate `W`."""
+    rate, radius, mass = 5.0, 0.2, 1.5
+    system = Multibody(
+        [Body("table", Hinge("angle"), mass=1.0, inertia=(1.0, 1.0, 1.0)),
+         Body("ball", Free("ball"), mass=mass, inertia=(0.4 * mass * radius**2,) * 3)],
+        [RollingSphere("contact", "ball", "table", radius=radius),
+         PrescribedJoint("motor", "angle", lambda t: rate * t)],
+    )  # fmt: skip
+    place, velocity = np.array([0.7, -0.3, radius]), np.array([0.4, 0.9, 0.0])
+    # No slip: v - r w x ez is the velocity of the table there.
+    slip = velocity - rate * np.cross(UP, place)
+    spin = np.cross(UP, slip) / radius
+    q = jnp.asarray([0.0, *place, 1.0, 0.0, 0.0, 0.0])
+    a, terms = _acceleration(system, q, jnp.asarray([rate, *velocity, *spin]))
+    np.testing.assert_allclose(terms.phi_dot, 0.0, atol=1e-14)
+    np.testing.assert_allclose(a[1:4], 2 / 7 * rate * np.cross(UP, velocity), atol=1e-12)
+    assert np.linalg.svd(terms.jac, compute_uv=False)[-1] > 0.1
 
 
 @pytest.mark.slow

@@ -128,6 +128,34 @@ def test_threads_serve_several_members_each(method, monkeypatch):
 
 
 @pytest.mark.slow
+def test_threads_ask_a_sampled_policy_at_samples_of_their_own():
+    """With their own periods, and derivatives by weights that they share."""
+
+    class Policy(eqx.Module):
+        weights: jax.Array
+
+        def __call__(self, t, q, v, w, memory):
+            return self.weights @ jnp.sin(jnp.stack([q[0], memory])), memory + t
+
+    def back(weights, q, period):
+        def end(weights, q):
+            controller = jaxdae.Sampled(Policy(weights), period, memory=jnp.asarray(0.5))
+            found = jaxdae.simulate(
+                Spring(jnp.asarray(2.0)), jaxdae.Multipliers(), State(q, 0 * q), t1=0.1,
+                controller=controller, throw=False, saveat=diffrax.SaveAt(t1=True),
+                backend="native", **ADAPTIVE,
+            )  # fmt: skip
+            return found.final_state.q[0]
+
+        return jax.value_and_grad(end, (0, 1))(weights, q)
+
+    q, periods = jnp.linspace(0.2, 0.6, 5)[:, None], jnp.linspace(0.02, 0.04, 5)
+    every = jax.vmap(back, (None, 0, 0))
+    found, _ = agree(every, jnp.array([[0.7, -0.4]]), q, periods)
+    assert np.isfinite(found[0]).all()
+
+
+@pytest.mark.slow
 def test_a_member_that_fails_leaves_the_others_alone():
     """A start that is no number, and one that is too fast for the numbers there are."""
     end, start = motion(ADAPTIVE)
