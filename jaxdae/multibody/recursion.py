@@ -27,8 +27,8 @@ from jaxdae.multibody.bodies import Body
 from jaxdae.multibody.joints import Pose, Twist, Wrench
 
 # Entries of a symmetric matrix on and above the diagonal, and where each entry is among them.
-_ROWS, _COLUMNS = np.triu_indices(3)
-_PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
+_ROWS, _COLUMNS = (x.astype(np.int32) for x in np.triu_indices(3))
+_PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]], np.int32)
 
 
 class Inertia(NamedTuple):
@@ -112,7 +112,9 @@ class Tree:
         step_of = np.array([i for i, (_, step) in enumerate(steps) for _ in step], int)
         joint_of = np.array([j for j, _ in steps], int)
         first = np.flatnonzero(np.diff(step_of, prepend=-1))
-        self.moved = first  # links that steps move; others of a step only turn with it
+        self.moved = first.astype(
+            np.int32
+        )  # links that steps move; others of a step only turn with it
         self.begins = np.diff(joint_of, prepend=-1) != 0  # steps that begin a joint
         self.joint_of = joint_of
         # Links whose axes turn with those behind them of the same step.
@@ -155,7 +157,7 @@ class Tree:
         turns = jax.vmap(rotations.from_quaternion)(jnp.stack([x.orientation for x in self.bodies]))
         # Of the ground, then of bodies: behind a joint these have its axes.
         behind = np.concatenate([[0], np.where(moving, ends, 0)])
-        offsets = Pose(-anchors[behind], _repeated(straight, behind.size))
+        offsets = Pose(-_taken(anchors, behind), _repeated(straight, behind.size))
         for i in np.flatnonzero(~moving):
             parent = self.bodies[i].parent
             borne = _row(offsets, 0 if parent is None else 1 + number[parent])
@@ -174,7 +176,7 @@ class Tree:
         own = jax.vmap(Pose.point)(_taken(poses, of_body), anchors[1:])
         rest = Pose(
             jnp.where(begins[:, None], own, anchors[1:] - anchors[:-1]),
-            jnp.where(begins[:, None, None], poses.turn[of_body], straight),
+            jnp.where(begins[:, None, None], _taken(poses.turn, of_body), straight),
         )
         return _links(offsets), rest
 
@@ -206,8 +208,8 @@ class Tree:
         straight = rotations.none(q.dtype)
         _, rest = self.at_rest
         begins = self.begins[:, None, None]
-        turn = jnp.where(begins, rest.turn[self.joint_of], straight)
-        place = jnp.where(begins[..., 0], rest.place[self.joint_of], 0.0)
+        turn = jnp.where(begins, _taken(rest.turn, self.joint_of), straight)
+        place = jnp.where(begins[..., 0], _taken(rest.place, self.joint_of), 0.0)
         place = place + jnp.einsum("bij,bj->bi", turn, moved.place)
         turn = jnp.einsum("bij,bjk->bik", turn, moved.turn)
         count = len(self.parents)
@@ -228,7 +230,9 @@ class Tree:
             leaves = zip(*(jax.tree.leaves(x) for x in alike), strict=True)
             stacked = [jnp.stack([jnp.asarray(x, self.dtype) for x in row]) for row in leaves]
             joints = jax.tree.unflatten(jax.tree.structure(alike[0]), stacked)
-            values = np.array([range(self.values[j].start, self.values[j].stop) for j in numbers])
+            values = np.array(
+                [range(self.values[j].start, self.values[j].stop) for j in numbers], np.int32
+            )
             for k, step in enumerate(jax.vmap(lambda joint, x: joint.steps(x))(joints, q[values])):
                 found.append(step)
                 order += [first[j] + k for j in numbers]
@@ -381,7 +385,7 @@ class Tree:
         # In axes of space, about the first link of each tree, which may be far from the origin.
         in_space = _links(self._in_space(poses))
         roots = np.argmax(self.paths, axis=1)
-        in_space = Pose(in_space.place - in_space.place[roots], in_space.turn)
+        in_space = Pose(in_space.place - _taken(in_space.place, roots), in_space.turn)
         momenta = jax.vmap(Wrench.at)(momenta, in_space)
         axes = jax.vmap(Twist.on_parent)(self.axes, in_space)
         products = momenta.force @ axes.velocity.T + momenta.torque @ axes.spin.T
@@ -491,7 +495,7 @@ def _links(table):
 
 
 def _taken(table, rows):
-    return jax.tree.map(lambda x: x[np.asarray(rows, int)], table)
+    return jax.tree.map(lambda x: x[np.asarray(rows, np.int32)], table)
 
 
 def _repeated(x, count: int):
