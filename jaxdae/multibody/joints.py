@@ -162,15 +162,18 @@ class AbstractJoint(Module):
         moved, at = functools.reduce(Pose.then, self.steps(values)), self.at
         return moved if at is None else Pose(at + moved.place - moved.turn @ at, moved.turn)
 
+    def directions(self, values: Float[Array, " size"]) -> tuple[Twist, ...]:
+        """Of its frame relative to there at each velocity 1, in axes of the body."""
+        found: list[Twist] = []
+        for step, axes in zip(self.steps(values), self.axes(values.dtype), strict=True):
+            found = [*(x.seen(step) for x in found), *axes]
+        return tuple(found)
+
     def twist(self, values: Float[Array, " size"], speeds: Float[Array, " freedoms"]) -> Twist:
         """Of the body, relative to there and in its own axes."""
-        numbers = iter(range(self.freedoms))
-        moved = Twist(jnp.zeros(3, values.dtype), jnp.zeros(3, values.dtype))
-        for step, axes in zip(self.steps(values), self.axes(values.dtype), strict=True):
-            moved = moved.seen(step)
-            for axis in axes:
-                moved = moved.plus(axis.times(speeds[next(numbers)]))
-        return moved if self.at is None else Twist(moved.at(-self.at), moved.spin)
+        parts = [x.times(speeds[i]) for i, x in enumerate(self.directions(values))]
+        moved, at = functools.reduce(Twist.plus, parts), self.at
+        return moved if at is None else Twist(moved.at(-at), moved.spin)
 
     def rate(self, values: Float[Array, " size"], speeds: Float[Array, " freedoms"]):
         """Rates of the coordinates, shape `(size,)`."""
