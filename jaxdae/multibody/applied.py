@@ -71,6 +71,12 @@ class GravityCompensation(AbstractForce):
     body: str = eqx.field(static=True)
     fraction: float = 1.0
 
+    def __check_init__(self):
+        if self.body is None:
+            raise ValueError(
+                f"GravityCompensation {self.name!r}: the ground has no weight; name a body."
+            )
+
     def parts(self):
         return (("the body", BODY, self.body),)
 

@@ -170,8 +170,7 @@ class UniversalLoop(AbstractPair):
 
     The two pins of its cross have a common point and stay perpendicular to each other:
     `d = 0`, `a . a' = 0`, with the vector `d` from the anchor to the other point and the pins `a`
-    and `a'`. The equations stay independent until the pins are parallel, which they are nowhere
-    near a motion that begins assembled.
+    and `a'`. Every position that satisfies them is reached by turning about the pins.
 
     Args:
         name: of the constraints.
@@ -201,7 +200,8 @@ class Perpendicular(AbstractLoop):
     """A direction of one body stays perpendicular to one of another body: one equation.
 
     `a . a' = 0`. Of two bodies that move in a plane it fixes the angle between them: with
-    `PointOnPlane` it is a slide there.
+    `PointOnPlane` it is a slide there. A body that is turned by half a turn satisfies it as well,
+    so start within a quarter.
 
     Args:
         name: of the constraint.

@@ -1,6 +1,7 @@
 """What was read, held against MuJoCo's own numbers."""
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -8,12 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.multibody.applied import GravityCompensation
 from jaxdae.multibody.bodies import Weld
+from jaxdae.multibody.forces import total_load
+from jaxdae.multibody.stops import DryFriction, Stop
 from jaxdae.multibody.system import Multibody
 
 STATES = 3
-# Sums of some hundred rounded products; energies of a file are of one size.
-ROUND_OFF = 1e5
+# Of numbers of a file six digits are usual, and some are derived twice; in single precision sums
+# of some hundred rounded products.
+TOLERANCE, SINGLE = 1e-6, 1e-3
 
 
 class _Compared(NamedTuple):
@@ -33,13 +38,14 @@ def compare(mujoco, model, system: Multibody):
     ours = jax.jit(_numbers)
     for _ in range(STATES):
         data.qvel, data.ctrl = rng.normal(size=model.nv), rng.normal(size=model.nu)
+        data.act = rng.normal(size=model.na)
         data.qpos = model.qpos0
         mujoco.mj_integratePos(model, data.qpos, rng.normal(size=model.nv), 0.5)
         # All of a step but the solution for accelerations.
         for stage in (mujoco.mj_fwdPosition, mujoco.mj_fwdVelocity, mujoco.mj_fwdActuation,
                       mujoco.mj_energyPos, mujoco.mj_energyVel):  # fmt: skip
             stage(model, data)
-        state = (jnp.asarray(x, float) for x in (data.qpos, data.qvel, data.ctrl))
+        state = (jnp.asarray(x, float) for x in (data.qpos, data.qvel, data.act, data.ctrl))
         _check(_pairs(mujoco, model, system, data, jax.device_get(ours(system, *state))))
 
 
@@ -50,20 +56,40 @@ def _only_what_is_modelled(mujoco, model):
     model.opt.disableflags |= int(bits.mjDSBL_CLAMPCTRL)
     model.opt.enableflags = 0
     model.actuator_forcelimited[:] = model.jnt_actfrclimited[:] = 0
+    model.actuator_actlimited[:] = model.tendon_actfrclimited[:] = 0
+    # A setting of its integration: forces by the activation at the end of the step.
+    model.actuator_actearly[:] = 0
 
 
-def _numbers(system: Multibody, q, v, u) -> dict:
-    """Energies, powers, residuals of loops."""
-    _, spring_power = jax.jvp(system.spring_energy, (q,), (system.rate(0.0, q, v),))
-    none = jnp.zeros(0, q.dtype)
-    dissipated = jax.grad(lambda v: system.dissipation(0.0, q, v))(v) @ v
-    poses, values = system.poses(q), system.values(q)
+def _numbers(system: Multibody, q, v, w, u) -> dict:
+    """Energies, powers, rates of activations, residuals of loops."""
+    # Of MuJoCo's soft constraints dry friction and limits are no passive forces there.
+    passive = [x for x in system.forces if not isinstance(x, DryFriction | Stop)]
+    # Nor has gravity compensation an energy.
+    held = [x for x in passive if isinstance(x, GravityCompensation)]
+    springs = [x for x in passive if not isinstance(x, GravityCompensation)]
+    plain = dataclasses.replace(system, motors=(), forces=())
+
+    def energies(q):
+        at, zero = system.configuration(q), jnp.zeros((), q.dtype)
+        return [system.spring_energy(q), *(
+            sum((x.energy(0.0, at) for x in some), zero) for some in (springs, held)
+        )]  # fmt: skip
+
+    def dissipation(v):
+        return dataclasses.replace(plain, forces=passive).dissipation(0.0, q, v)
+
+    (_, stored, _), rates = jax.jvp(energies, (q,), (system.rate(0.0, q, v),))
+    _, dissipated = jax.jvp(dissipation, (v,), (v,))
+    motion, none = system.motion(q, v), jnp.zeros(0, q.dtype)
+    drag = total_load(passive, 0.0, motion, none, none).power(motion)
     return {
         "kinetic": system.kinetic_energy(0.0, q, v),
-        "potential": system.potential_energy(0.0, q),
-        "passive": -dissipated - spring_power,
-        "motors": system.force(0.0, q, v, none, u) @ v,
-        "loops": {x.name: x.residuals(0.0, poses, values) for x in system.loops},
+        "potential": plain.potential_energy(0.0, q) + stored,
+        "passive": drag - dissipated - sum(rates),
+        "motors": total_load(system.motors, 0.0, motion, w, u).power(motion),
+        "rates": dataclasses.replace(plain, motors=system.motors).actuator_rate(0.0, q, v, w, u),
+        "loops": {x.name: x.residuals(0.0, motion.poses, motion.values) for x in system.loops},
     }
 
 
@@ -74,12 +100,16 @@ def _pairs(mujoco, model, system: Multibody, data, ours: dict) -> Iterator[_Comp
     extent = max(1.0, float(abs(data.xpos).max()))
     yield _Compared("kinetic energy", ours["kinetic"], data.energy[1], size)
     yield _Compared("potential energy", ours["potential"], data.energy[0], size)
-    for what, name, force in (
-        ("springs and dampers", "passive", data.qfrc_passive),
-        ("motors", "motors", data.qfrc_actuator),
+    # Parts that cancel are rounded as they are.
+    parts = (data.qfrc_spring, data.qfrc_damper, data.qfrc_gravcomp, data.qfrc_fluid)
+    for what, name, force, sizes in (
+        ("springs, dampers and other passive forces", "passive", data.qfrc_passive, parts),
+        ("motors", "motors", data.qfrc_actuator, (data.qfrc_actuator,)),
     ):
-        power = float(force @ data.qvel)
-        yield _Compared(f"power of {what}", ours[name], power, float(abs(force) @ abs(data.qvel)))
+        size = sum(float(abs(x) @ abs(data.qvel)) for x in sizes)
+        yield _Compared(f"power of {what}", ours[name], float(force @ data.qvel), size)
+    for rate, theirs in zip(ours["rates"], data.act_dot, strict=True):
+        yield _Compared("rate of an activation", float(rate), float(theirs), 1.0)
     for i, loop in zip(np.flatnonzero(model.eq_active0), system.loops, strict=True):
         of_loop = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
         theirs = data.efc_pos[of_loop & (data.efc_id == i)]
@@ -100,8 +130,8 @@ def _comparable(loop, ours: np.ndarray, theirs: np.ndarray, scale: float):
 
 
 def _check(pairs: Iterator[_Compared]):
-    # In single precision, too, a thousandth is no round-off.
-    tolerance = min(ROUND_OFF * float(jnp.finfo(jnp.result_type(float)).eps), 1e-3)
+    single = jnp.finfo(jnp.result_type(float)).bits < 64
+    tolerance = SINGLE if single else TOLERANCE
     for what, ours, theirs, size in pairs:
         # Not `>`: a number that is not finite differs, too.
         if not abs(ours - theirs) <= tolerance * max(size, abs(theirs), 1e-12):

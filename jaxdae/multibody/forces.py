@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.multibody.bodies import Body, quaternion
-from jaxdae.multibody.joints import Pose, space_vector, Twist
+from jaxdae.multibody.joints import AbstractJoint, Pose, space_vector, Twist
 from jaxdae.multibody.rotations import cross, from_quaternion, vector
 from jaxdae.reprs import Module
 from jaxdae.systems.precision import in_dtype
@@ -369,23 +369,55 @@ def _check_load(name: str, load: Load, motion: Motion):
             )
 
 
-def generalized(
-    load: Load, speeds: dict[str, Float[Array, " size"]], twists_of: Callable, v
-) -> Float[Array, " n"]:
-    """The generalized force that has the power of a load in all motions [N or N m].
+def generalized(load: Load, motion: Motion) -> Float[Array, " n_v"]:
+    """The generalized force that has the power of a load in all motions [N or N m], `(n_v,)`.
 
-    Args:
-        load: on bodies and joints.
-        speeds: velocities by joint, in the order of `v`.
-        twists_of: twists by body as a linear function of `v`.
-        v: velocities, shape `(n,)`.
+    It is the transpose of the map from velocities to twists: a joint has the power of all wrenches
+    on the bodies that it carries, at each of its velocities 1.
     """
+    found = {name: [] for name in motion.speeds}
+    carried: dict[str, tuple[Any, Any]] = {}
+
+    def add(name, force, torque):
+        others = carried.get(name)
+        both = (force, torque) if others is None else (others[0] + force, others[1] + torque)
+        carried[name] = both
+
+    for body in reversed(motion.bodies.values()):  # children before their parents
+        pose = motion.poses[body.name]
+        own = load.wrenches.get(body.name)
+        if own is not None:
+            # In axes of space, and about its origin, to be added to those of other bodies.
+            force, torque = pose.turn @ own.force, pose.turn @ own.torque
+            add(body.name, force, torque + cross(pose.place, force))
+        if body.name not in carried:
+            continue
+        force, torque = carried[body.name]
+        for joint, frame in joint_frames(body, motion.poses, motion.values):
+            about = torque - cross(frame.place, force)
+            here, turned = frame.turn.T @ force, frame.turn.T @ about
+            found[joint.name] = [
+                here @ x.velocity + turned @ x.spin for x in joint.axes(motion.values[joint.name])
+            ]
+        if body.parent is not None:
+            add(body.parent, force, torque)
+    dtype = motion.gravity.dtype
     joints = [
-        jnp.asarray(load.joints.get(k, jnp.zeros_like(x)), v.dtype) for k, x in speeds.items()
+        (jnp.stack(found[name]) if found[name] else jnp.zeros_like(x))
+        + load.joints.get(name, jnp.zeros_like(x))
+        for name, x in motion.speeds.items()
     ]
-    total = jnp.concatenate([*joints, jnp.zeros(0, v.dtype)])
-    if load.wrenches:
-        _, pull = jax.vjp(lambda v: {k: twists_of(v)[k] for k in load.wrenches}, v)
-        dual = {name: Twist(x.force, x.torque) for name, x in load.wrenches.items()}
-        total = total + pull(dual)[0]
-    return total
+    return jnp.concatenate([*joints, jnp.zeros(0, dtype)])
+
+
+def joint_frames(
+    body: Body, poses: dict[str | None, Pose], values: dict[str, Float[Array, " size"]]
+) -> list[tuple[AbstractJoint, Pose]]:
+    """Joints of a body, each with its frame in space: at its anchor, with the body's axes."""
+    pose, frames = poses[body.parent].then(body.at_rest()), []
+    for joint in body.joints:
+        moved = joint.pose(values[joint.name])
+        # A free body is where its coordinates say, whatever pose it was declared with.
+        pose = moved if body.free() else pose.then(moved)
+        frames.append((joint, pose if joint.at is None else Pose(pose.point(joint.at), pose.turn)))
+    return frames

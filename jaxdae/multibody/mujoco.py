@@ -7,9 +7,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdae.checks import fails
+from jaxdae.multibody.applied import BallTransmission, Site
 from jaxdae.multibody.bodies import AbstractLoop, Body, Connection, Coupling, Weld
 from jaxdae.multibody.comparison import compare
 from jaxdae.multibody.joints import AbstractJoint, Ball, Free, Hinge, Slide
+from jaxdae.multibody.lengths import AbstractLength, Coordinate
+from jaxdae.multibody.mjcf_forces import (
+    joint_damping,
+    joint_stiffness,
+    read_forces,
+    site_marker,
+    Smooth,
+    tendon_length,
+)
 from jaxdae.multibody.motors import Motor
 from jaxdae.multibody.system import Multibody, unused
 from jaxdae.systems import State
@@ -29,49 +40,81 @@ class ImportedMechanism(NamedTuple):
     left_out: tuple[str, ...]
 
 
-def read_mujoco(source: str | Path) -> ImportedMechanism:
+def read_mujoco(
+    source: str | Path,
+    *,
+    friction_speed: float | None = None,
+    limit_stiffness: float | None = None,
+    limit_dissipation: float = 0.0,
+) -> ImportedMechanism:
     """Read a mechanism from a file for MuJoCo (MJCF) or a robot description (URDF).
 
     MuJoCo's compiler reads it (`pip install 'jaxdae[import]'`): defaults, frames, inertias of
-    geometries and of meshes are its own. Bodies, joints with springs, dampers and armatures, motors
-    and servos on hinges and slides, equality constraints between bodies and between joints become a
-    `Multibody`. Soft constraints of MuJoCo become exact ones. What flags of the file disable is not
-    there; keyframes, and options of MuJoCo's own integration, are not used. Energies, powers and
-    residuals of both are compared in several random states before anything is returned.
+    geometries and of meshes are its own. Bodies, joints, springs and dampers with their
+    polynomials, tendons, gravity compensation, drag of a fluid on boxes of inertia, actuators of
+    affine force with or without a filter or integrator, equality constraints between bodies and
+    between joints become a `Multibody`. Soft constraints of MuJoCo become exact ones, dry friction
+    and limits smooth forces where the arguments below ask for it. What flags of the file disable is
+    not there; keyframes, and options of MuJoCo's own integration, are not used. Energies, powers,
+    rates of activations and residuals of both are compared in several random states before anything
+    is returned.
 
     Args:
         source: path of the file, or its text.
+        friction_speed: below which dry friction is viscous, as that of `DryFriction`
+            [rad/s or m/s]; by default a file with `frictionloss` is refused.
+        limit_stiffness: makes a `Stop` with this stiffness [N m/rad or N/m] of each limit of a
+            hinge, a slide or a tendon; by default limits are left out.
+        limit_dissipation: the dissipation factor of these stops [s/rad or s/m].
 
     Returns:
         System, state and what was left out.
 
     Raises:
         ImportError: without MuJoCo.
-        ValueError: for what cannot be read, or has no counterpart here: tendons, flexible bodies,
-            dry friction of joints, springs of balls, springs that yield, nonlinear springs and
-            dampers, muscles, actuators with states or delays; or if MuJoCo's numbers differ.
+        ValueError: for what cannot be read, or has no counterpart here: flexible bodies, springs
+            that yield, dry friction without `friction_speed`, ellipsoids in a fluid, tendons with
+            inertia, muscles, actuators with delays; for an argument that is out of its range; or if
+            MuJoCo's numbers differ.
 
     Warns:
-        RuntimeWarning: if geometries could touch, or joints or actuators have limits: none of these
-            is modelled; or if the file switches actuators off: they are inputs without force.
+        RuntimeWarning: if geometries could touch, or joints, tendons or actuators have limits: none
+            of these is modelled, but limits with `limit_stiffness`; or if the file switches
+            actuators off: they are inputs without force.
     """
+    smooth = Smooth(friction_speed, limit_stiffness, limit_dissipation)
+    _check_arguments(smooth)
     mujoco = load_mujoco()
     model = compiled(mujoco, source)
     left_out = (
-        *_balanced(mujoco, model, source), *_switch_off(mujoco, model), *_left_out(mujoco, model)
-    )  # fmt: skip
-    _refuse(model)
+        *_balanced(mujoco, model, source),
+        *_switch_off(mujoco, model),
+        *_left_out(mujoco, model, limit_stiffness is not None),
+    )
+    _refuse(mujoco, model)
     names = Names(mujoco, model)
     system = Multibody(
         bodies=[_body(mujoco, model, names, i) for i in range(1, model.nbody)],
         loops=[_loop(mujoco, model, names, i) for i in range(model.neq) if model.eq_active0[i]],
         motors=[_motor(mujoco, model, names, i) for i in range(model.nactuator)],
         gravity=model.opt.gravity,
+        forces=read_forces(mujoco, model, names, smooth),
     )
     compare(mujoco, model, system)
     if left_out:
         warnings.warn(f"read_mujoco: left out: {'; '.join(left_out)}.", RuntimeWarning, 2)
     return ImportedMechanism(system, system.start(), left_out)
+
+
+def _check_arguments(smooth: Smooth):
+    for what, value in zip(("friction_speed", "limit_stiffness"), smooth[:2], strict=True):
+        if value is not None and fails(lambda x: 0 < x < np.inf, value):
+            raise ValueError(f"read_mujoco: {what} is {value}; it is positive and finite.")
+    if fails(lambda x: 0 <= x < np.inf, smooth.limit_dissipation):
+        raise ValueError(
+            f"read_mujoco: limit_dissipation is {smooth.limit_dissipation}; it is finite and not "
+            "negative."
+        )
 
 
 def load_mujoco() -> Any:
@@ -153,49 +196,67 @@ def _switch_off(mujoco, model) -> Iterator[str]:
     """Write into the model what the flags of the file disable; what stays without effect."""
     disabled = {
         ("GRAVITY",): [model.opt.gravity, model.body_gravcomp],
-        ("SPRING",): [model.jnt_stiffness, model.jnt_stiffnesspoly, model.jnt_springyield],
+        ("SPRING",): [model.jnt_stiffness, model.jnt_stiffnesspoly, model.jnt_springyield,
+                      model.tendon_stiffness, model.tendon_stiffnesspoly, model.tendon_springyield],
         ("DAMPER",): [model.dof_damping, model.dof_dampingpoly,
+                      model.tendon_damping, model.tendon_dampingpoly,
                       model.actuator_damping, model.actuator_dampingpoly],
-        ("FRICTIONLOSS", "CONSTRAINT"): [model.dof_frictionloss],
+        ("FRICTIONLOSS", "CONSTRAINT"): [model.dof_frictionloss, model.tendon_frictionloss],
         ("EQUALITY", "CONSTRAINT"): [model.eq_active0],
-        ("LIMIT", "CONSTRAINT"): [model.jnt_limited],
+        ("LIMIT", "CONSTRAINT"): [model.jnt_limited, model.tendon_limited],
         ("CLAMPCTRL",): [model.actuator_ctrllimited],
     }  # fmt: skip
     for flags, arrays in disabled.items():
         if not _enabled(mujoco, model, *flags):
             for array in arrays:
                 array[...] = 0
-    off = np.full(model.nu, not _enabled(mujoco, model, "ACTUATION"))
+    # Without both of these MuJoCo computes no passive force at all.
+    if not (_enabled(mujoco, model, "SPRING") or _enabled(mujoco, model, "DAMPER")):
+        model.body_gravcomp[:] = model.opt.density = model.opt.viscosity = 0.0
+    off = np.full(model.nactuator, not _enabled(mujoco, model, "ACTUATION"))
     off |= (model.opt.disableactuator >> model.actuator_group & 1).astype(bool)
     model.actuator_gainprm[off] = model.actuator_biasprm[off] = 0.0
     if off.any():
         yield f"forces of {_counted(int(off.sum()), 'actuator')} switched off in the file"
 
 
-def _refuse(model):
+def _refuse(mujoco, model):
     """What would change the motion, and is not modelled."""
+    of_joint = _on_joints(mujoco, model)
+    in_fluid = model.opt.density or model.opt.viscosity
     there = {
-        "tendon": model.ntendon,
         "flexible body": model.nflex,
         "plugin": model.nplugin,
-        "actuator state": model.na,
         "actuator with a delay": np.count_nonzero(model.actuator_delay),
-        "joint with dry friction": np.count_nonzero(model.dof_frictionloss),
         "joint whose spring yields": np.count_nonzero(model.jnt_springyield),
-        "ball or free joint with a spring": _rows(model.jnt_stiffness[model.jnt_type < 2]),
-        "nonlinear spring": _rows(model.jnt_stiffnesspoly),
-        "nonlinear damper": _rows(model.dof_dampingpoly) + _rows(model.actuator_dampingpoly),
-        "body held against gravity": np.count_nonzero(model.body_gravcomp),
+        "tendon whose spring yields": np.count_nonzero(model.tendon_springyield),
+        "tendon with an inertia": np.count_nonzero(model.tendon_armature),
+        "nonlinear damper of an actuator": _rows(model.actuator_dampingpoly),
+        "damper or inertia of an actuator that is not on a hinge or slide": np.count_nonzero(
+            (model.actuator_damping + model.actuator_armature)[~of_joint]
+        ),
+        "joint whose actuators compensate gravity": np.count_nonzero(model.jnt_actgravcomp)
+        if model.body_gravcomp.any()
+        else 0,
+        "ellipsoid in a fluid": np.count_nonzero(model.geom_fluid[:, 0]) if in_fluid else 0,
         "mocap body": model.nmocap,
     }
     found = [f"{count} x {what}" for what, count in there.items() if count]
-    if model.opt.density or model.opt.viscosity:
-        found.append("a fluid")
     if found:
         raise ValueError(
             f"read_mujoco: the file has what is not modelled here: {', '.join(found)}. Take it out "
             "of the file, or write the system with its force by hand."
         )
+
+
+def _on_joints(mujoco, model) -> np.ndarray:
+    """Which actuators are on hinges and slides."""
+    types = mujoco.mjtTrn
+    on_joint = np.isin(
+        model.actuator_trntype, [int(types.mjTRN_JOINT), int(types.mjTRN_JOINTINPARENT)]
+    )
+    single = np.append(model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE), False)
+    return on_joint & single[np.where(on_joint, model.actuator_trnid[:, 0], -1)]
 
 
 def _rows(values: np.ndarray) -> int:
@@ -229,22 +290,22 @@ def _joint(mujoco, model, names: Names, i: int) -> AbstractJoint:
     at, dof = model.jnt_qposadr[i], model.jnt_dofadr[i]
     kinds = mujoco.mjtJoint
     several = {kinds.mjJNT_FREE: 6, kinds.mjJNT_BALL: 3}.get(kind, 1)
-    damping, armature = (
-        x[dof : dof + several] + _reflected(model, y, i)
-        for x, y in (
-            (model.dof_damping, model.actuator_damping),
-            (model.dof_armature, model.actuator_armature),
-        )
-    )
+    # Polynomials of dampers, and of springs, are elements of their own.
+    linear = joint_damping(model, i).size == 1
+    damping = model.dof_damping[dof : dof + several] * linear
+    damping += _reflected(mujoco, model, model.actuator_damping, i)
+    armature = model.dof_armature[dof : dof + several]
+    armature = armature + _reflected(mujoco, model, model.actuator_armature, i)
     if kind == kinds.mjJNT_FREE:
         start = model.qpos0[at : at + 7].tolist()
         return Free(name, damping, armature, tuple(start[:3]), tuple(start[3:]))
     if kind == kinds.mjJNT_BALL:
         return Ball(name, model.jnt_pos[i], damping, armature)
+    stiffness = joint_stiffness(model, i)
     settings = {
         "axis": model.jnt_axis[i],
         "reference": float(model.qpos0[at]),
-        "stiffness": float(np.ravel(model.jnt_stiffness[i])[0]),
+        "stiffness": float(stiffness[0]) if stiffness.size == 1 else 0.0,
         "relaxed": float(model.qpos_spring[at]),
         "damping": float(np.ravel(damping)[0]),
         "armature": float(armature[0]),
@@ -254,9 +315,9 @@ def _joint(mujoco, model, names: Names, i: int) -> AbstractJoint:
     return Hinge(name, anchor=model.jnt_pos[i], **settings)
 
 
-def _reflected(model, values: np.ndarray, joint: int) -> float:
+def _reflected(mujoco, model, values: np.ndarray, joint: int) -> float:
     """What actuators of a joint add to its dampers or inertias, by the square of the gear."""
-    of_joint = model.actuator_trnid[:, 0] == joint
+    of_joint = _on_joints(mujoco, model) & (model.actuator_trnid[:, 0] == joint)
     return float(np.sum(values[of_joint].ravel() * model.actuator_gear[of_joint, 0] ** 2))
 
 
@@ -292,43 +353,84 @@ def _loop(mujoco, model, names: Names, i: int) -> AbstractLoop:
     return Weld(name, one, two, anchors[0], anchors[1], turn)
 
 
+# Of activations; a filter that MuJoCo integrates exactly is the same one here.
+_DYNAMICS = {
+    "mjDYN_NONE": "none",
+    "mjDYN_INTEGRATOR": "integrator",
+    "mjDYN_FILTER": "filter",
+    "mjDYN_FILTEREXACT": "filter",
+}
+
+
 def _motor(mujoco, model, names: Names, i: int) -> Motor:
     name = names("actuator", i)
-    bias_kind = mujoco.mjtBias(int(model.actuator_biastype[i]))
+    bias_kind = mujoco.mjtBias(int(model.actuator_biastype[i])).name
+    gain_kind = mujoco.mjtGain(int(model.actuator_gaintype[i])).name
+    dynamics = _DYNAMICS.get(mujoco.mjtDyn(int(model.actuator_dyntype[i])).name)
+    transmission = _transmission(mujoco, model, names, i)
     known = (
-        mujoco.mjtTrn(int(model.actuator_trntype[i])).name in ("mjTRN_JOINT", "mjTRN_JOINTINPARENT")
-        and mujoco.mjtGain(int(model.actuator_gaintype[i])).name == "mjGAIN_FIXED"
-        and bias_kind.name in ("mjBIAS_NONE", "mjBIAS_AFFINE")
-        and mujoco.mjtDyn(int(model.actuator_dyntype[i])).name == "mjDYN_NONE"
+        gain_kind in ("mjGAIN_FIXED", "mjGAIN_AFFINE")
+        and bias_kind in ("mjBIAS_NONE", "mjBIAS_AFFINE")
+        and dynamics is not None
     )
-    joint = model.actuator_trnid[i, 0]
-    if not known or model.jnt_type[joint] < int(mujoco.mjtJoint.mjJNT_SLIDE):
+    if not known or dynamics is None or transmission is None:
         raise ValueError(
-            f"read_mujoco: the actuator {name!r} is neither a motor nor a servo of a hinge or a "
-            "slide."
+            f"read_mujoco: the actuator {name!r} is not a motor or servo with an affine force, "
+            "with a filter, an integrator or neither, of a hinge, a slide, a ball, a tendon, or "
+            "of a site without a reference site."
         )
-    affine = bias_kind.name == "mjBIAS_AFFINE"
-    bias = model.actuator_biasprm[i, :3] if affine else np.zeros(3)
+    length, gear = transmission
+    gain, bias = model.actuator_gainprm[i, :3], model.actuator_biasprm[i, :3]
     return Motor(
         name,
-        names("joint", joint),
-        gear=float(model.actuator_gear[i, 0]),
-        gain=float(model.actuator_gainprm[i, 0]),
-        bias=(float(bias[0]), float(bias[1]), float(bias[2])),
+        length,
+        gear,
+        gain if gain_kind == "mjGAIN_AFFINE" else float(gain[0]),
+        bias if bias_kind == "mjBIAS_AFFINE" else 0.0,
+        dynamics,
+        float(model.actuator_dynprm[i, 0]) if dynamics == "filter" else 0.0,
     )
 
 
-def _left_out(mujoco, model) -> Iterator[str]:
+def _transmission(mujoco, model, names: Names, i: int) -> tuple[AbstractLength, float] | None:
+    """The length that an actuator acts along, and its gear; `None` for others."""
+    kind = mujoco.mjtTrn(int(model.actuator_trntype[i])).name
+    number, other = map(int, model.actuator_trnid[i])
+    gear = model.actuator_gear[i]
+    if kind in ("mjTRN_JOINT", "mjTRN_JOINTINPARENT"):
+        joint, of = names("joint", number), mujoco.mjtJoint(int(model.jnt_type[number])).name
+        if of in ("mjJNT_HINGE", "mjJNT_SLIDE"):
+            return Coordinate(joint), float(gear[0])
+        if of == "mjJNT_BALL":
+            return BallTransmission(joint, gear[:3], kind == "mjTRN_JOINTINPARENT"), 1.0
+    if kind == "mjTRN_TENDON":
+        return tendon_length(mujoco, model, names, number), float(gear[0])
+    if kind == "mjTRN_SITE" and other < 0:
+        return Site(site_marker(model, names, number), gear), 1.0
+    return None
+
+
+def _left_out(mujoco, model, stops: bool = False) -> Iterator[str]:
     """What is not modelled, and may never matter."""
     pairs = len(_touching(mujoco, model))
     if pairs and _enabled(mujoco, model, "CONTACT", "CONSTRAINT"):
         yield f"contacts of {_counted(pairs, 'pair')} of geometries"
-    limits = int(np.count_nonzero(model.jnt_limited))
+    # A ball has no stop.
+    balls = model.jnt_type == int(mujoco.mjtJoint.mjJNT_BALL)
+    limits = int(np.count_nonzero(model.jnt_limited & (balls | (not stops))))
     if limits:
         yield f"limits of {_counted(limits, 'joint')}"
-    bounded = model.actuator_ctrllimited.astype(bool) | model.actuator_forcelimited.astype(bool)
-    # Other actuators than those of joints are refused.
-    bounded |= np.isin(model.actuator_trnid[:, 0], np.flatnonzero(model.jnt_actfrclimited))
+    limits = 0 if stops else int(np.count_nonzero(model.tendon_limited))
+    if limits:
+        yield f"limits of {_counted(limits, 'tendon')}"
+    bounded = model.actuator_forcelimited.astype(bool) | model.actuator_actlimited.astype(bool)
+    bounded |= model.actuator_ctrllimited.astype(bool)
+    tendons = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_TENDON)
+    for of, limited in (
+        (_on_joints(mujoco, model), model.jnt_actfrclimited),
+        (tendons, model.tendon_actfrclimited),
+    ):
+        bounded |= of & np.isin(model.actuator_trnid[:, 0], np.flatnonzero(limited))
     if bounded.any():
         yield f"limits of {_counted(int(bounded.sum()), 'actuator')}"
 

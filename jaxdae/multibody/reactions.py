@@ -12,8 +12,8 @@ from jaxdae.control.base import control_input
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.linalg.held_rank import rank_tolerance, unit_rows
 from jaxdae.multibody import rotations
-from jaxdae.multibody.bodies import Body
-from jaxdae.multibody.joints import AbstractJoint, Free, Pose, Twist
+from jaxdae.multibody.forces import joint_frames
+from jaxdae.multibody.joints import Free, Pose, Twist
 from jaxdae.multibody.system import Multibody
 from jaxdae.reprs import shown
 from jaxdae.results.derived_quantities import at_rows
@@ -176,7 +176,7 @@ def _at(system: Multibody, t, q, v, a, lam, w, u, in_space: bool) -> Reactions:
             given[body.parent] = given[body.parent] + given[body.name]
     joints, closures = {}, {}
     for body in system.bodies:
-        for joint, frame in _frames(system, q, poses, body):
+        for joint, frame in joint_frames(body, poses, system.values(q)):
             if not isinstance(joint, Free):
                 joints[joint.name] = _Found(frame, needed[body.name], -given[body.name])
     for loop in system.loops:
@@ -289,16 +289,6 @@ def _inertial_wrenches(system: Multibody, t, q, v, a) -> dict[str, Float[Array, 
         at_centre = _about_origin(poses[body.name].point(body.centre), force)
         wrenches[body.name] = at_centre.at[3:].add(turning)
     return wrenches
-
-
-def _frames(system: Multibody, q, poses, body: Body) -> list[tuple[AbstractJoint, Pose]]:
-    """Joints of a body, and their frames in space, each at the joint's anchor."""
-    values, frames = system.values(q), []
-    pose = poses[body.parent].then(body.at_rest())
-    for joint in body.joints:
-        pose = pose.then(joint.pose(values[joint.name]))
-        frames.append((joint, pose if joint.at is None else Pose(pose.point(joint.at), pose.turn)))
-    return frames
 
 
 def _displaced(pose: Pose, change) -> Pose:

@@ -271,9 +271,18 @@ def _beside(mujoco, model, data) -> tuple[float, str] | None:
     """What acts in the present state beside what is modelled, with the time."""
     if data.nefc > data.ne:
         kind = mujoco.mjtConstraint(int(data.efc_type[data.ne]))
+        if kind == mujoco.mjtConstraint.mjCNSTR_LIMIT_TENDON:
+            name = model.tendon(data.efc_id[data.ne]).name
+            return float(data.time), f"the limit of tendon {name!r}"
         if kind != mujoco.mjtConstraint.mjCNSTR_LIMIT_JOINT:
             return float(data.time), "a contact"
         return float(data.time), f"the limit of joint {model.joint(data.efc_id[data.ne]).name!r}"
+    if model.na:
+        limited, ranges = model.actuator_actlimited.astype(bool), model.actuator_actrange
+        activations = data.act[model.actuator_actadr]  # of others the last one, without effect
+        at_end = (activations <= ranges[:, 0]) | (activations >= ranges[:, 1])
+        if (limited & at_end).any():
+            return float(data.time), "the limit of an activation"
     joints = model.dof_jntid
     for limited, ranges, forces, what in (
         (model.actuator_forcelimited, model.actuator_forcerange, data.actuator_force, "actuator"),

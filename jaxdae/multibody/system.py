@@ -42,6 +42,8 @@ class Multibody(System):
         T = sum (m |c'|^2 + omega^T I omega) / 2 + sum a_k s_k^2 / 2
         V = -sum m g^T c + springs,     D = sum d_k s_k^2 / 2
 
+    to which force elements (`jaxdae/multibody/forces.py`) add their own.
+
     Mass matrix, inertial forces and accelerations come from recursions along the tree
     (`jaxdae/multibody/recursion.py`), which agree with these energies. The number of operations for
     accelerations grows with that of the bodies.
@@ -128,6 +130,8 @@ class Multibody(System):
             for element in elements:
                 for where, of_kind, name in element.parts():
                     what = f"{where} of {kind} {element.name!r}"
+                    if name is None and of_kind != BODY:
+                        raise ValueError(f"Multibody: {what} is None; name a {of_kind}.")
                     single = of_kind in (BALL, COORDINATE) and name in known[JOINT]
                     if single and name not in known[of_kind]:
                         raise ValueError(
@@ -285,7 +289,7 @@ class Multibody(System):
             return jnp.zeros_like(v)
         motion = self.motion(q, v)
         load = total_load(self._elements(), t, motion, w, u)
-        return generalized(load, motion.speeds, lambda v: self.twists(q, v), v)
+        return generalized(load, motion)
 
     def applied_wrenches(self, t, q, v, w, u) -> dict[str | None, Wrench]:
         """What motors and forces exert on bodies, in their axes; weights are not among it."""

@@ -287,6 +287,10 @@ LIMIT = ('<joint name="rocker"/>', '<joint name="rocker" range="-20 20" limited=
 MOTOR = ("</mujoco>", "<actuator><motor joint='crank' forcerange='-1 1'/></actuator><keyframe>"
          "<key name='drive' ctrl='5'/></keyframe></mujoco>")  # fmt: skip
 
+CORD = ("</mujoco>", "<tendon><fixed name='cord' range='-.35 .35' limited='true'>"
+        "<joint joint='rocker' coef='1'/></fixed></tendon></mujoco>")  # fmt: skip
+HELD = ("</mujoco>", "<actuator><intvelocity joint='crank' actrange='0 1'/></actuator></mujoco>")
+
 
 def test_what_acts_beside_the_exact_mechanism_is_named(monkeypatch):
     """Motions are compared up to there; contacts from the start on leave nothing to compare."""
@@ -308,6 +312,10 @@ def test_what_acts_beside_the_exact_mechanism_is_named(monkeypatch):
     assert "no exact motion to compare: a contact acts from the start on" in str(doctor(rubs))
     report = doctor(changed(*MOTOR), end=0.1, key="drive")
     assert "no exact motion to compare: the largest force of one actuator" in str(report)
+    report = doctor(changed(*CORD), end=0.4)
+    assert report.file_run.acted == (pytest.approx(0.206), "the limit of tendon 'cord'")
+    report = doctor(changed(*HELD), end=0.1)
+    assert "no exact motion to compare: the limit of an activation acts" in str(report)
 
 
 def test_a_file_is_written_with_nothing_else_changed(monkeypatch, tmp_path):

@@ -415,6 +415,14 @@ def test_a_failed_member_leaves_the_others_as_they_are():
             lambda: Multibody(BODIES, [], [Motor("u", "elbow")], forces=[Motor("u", "reach")]),
             "two inputs are called 'u'",
         ),
+        (
+            lambda: Multibody([TURNED], forces=[JointDamper("d", None, 1.0)]),  # pyright: ignore
+            "the joint of force 'd' is None; name a joint.",
+        ),
+        (
+            lambda: GravityCompensation("g", None),  # pyright: ignore
+            "GravityCompensation 'g': the ground has no weight; name a body.",
+        ),
         (lambda: SpringDamper("s", "a", [[1.0]]), "one number, or the coefficients of a polynom"),
         (lambda: SpringDamper("s", "a", 1.0, (0.5, 0.2)), "goes upwards; got 0.5 to 0.2"),
         (lambda: SpringDamper("s", "a", 1.0, (0, 1, 2)), "or two ends of a range; got shape (3,)"),

@@ -51,6 +51,11 @@ LOOPS = """<equality>
 </equality>"""
 
 
+TENDON = """<tendon><fixed name="cord" {}>
+  <joint joint="swing" coef="2"/><joint joint="bend" coef="-1"/>
+</fixed></tendon>"""
+
+
 def mjcf(*parts, bodies="", options=""):
     return (
         f"<mujoco><option><flag contact='disable'/></option>{options}"
@@ -140,26 +145,61 @@ def test_a_file_and_a_robot_description_are_read(tmp_path):
     [
         ("<mujoco><worldbody><bar/></worldbody></mujoco>", "MuJoCo could not read it"),
         ("nowhere.xml", "which is no file"),
-        (mjcf(bodies=BODY.replace("damping", "frictionloss")), "1 x joint with dry friction"),
         (
-            mjcf(bodies=BODY.replace('name="rod"', 'name="rod" gravcomp="1"')),
-            "1 x body held against gravity",
+            mjcf(bodies=BODY.replace("damping", "frictionloss")),
+            "'swing' has dry friction of 0.1, which MuJoCo models by a soft constraint. Give "
+            "friction_speed",
         ),
-        (mjcf(bodies=BODY, options="<option viscosity='1'/>"), "a fluid"),
         (
-            mjcf("<actuator><intvelocity joint='swing'/></actuator>", bodies=BODY),
-            "1 x actuator state",
+            mjcf(bodies=FREE.replace("<freejoint", '<joint type="free" frictionloss="1"')),
+            "the free joint 'flight' has dry friction",
         ),
-        (mjcf("<actuator><motor joint='flight'/></actuator>", bodies=FREE), "neither a motor nor"),
         (
-            mjcf("<tendon><fixed><joint joint='bend' coef='1'/></fixed></tendon>", bodies=BODY),
-            "1 x tendon",
+            mjcf(
+                bodies=BODY.replace('name="rod"', 'name="rod" gravcomp="1"').replace(
+                    'name="bend"', 'name="bend" actuatorgravcomp="true"'
+                )
+            ),
+            "1 x joint whose actuators compensate gravity",
         ),
-        (mjcf(bodies=FREE.replace("damping", "stiffness")), "1 x ball or free joint with a spring"),
+        (
+            mjcf(
+                bodies=BODY.replace("size=", 'fluidshape="ellipsoid" size='),
+                options="<option viscosity='1'/>",
+            ),
+            "2 x ellipsoid in a fluid",
+        ),
+        (mjcf("<actuator><motor joint='flight'/></actuator>", bodies=FREE), "is not a motor or"),
+        (
+            mjcf("<actuator><muscle joint='swing' lengthrange='0 1'/></actuator>", bodies=BODY),
+            "the actuator 'actuator 0' is not a motor or servo with an affine force",
+        ),
+        (
+            mjcf(TENDON.format("armature='1'"), bodies=BODY),
+            "1 x tendon with an inertia",
+        ),
+        (
+            mjcf(TENDON.format("stiffness='1' springyield='50'"), bodies=BODY),
+            "1 x tendon whose spring yields",
+        ),
+        (
+            mjcf(TENDON.format("frictionloss='2'"), bodies=BODY),
+            "'tendon cord' has dry friction of 2",
+        ),
+        (
+            mjcf(
+                TENDON.format(""),
+                "<actuator><motor tendon='cord' damping='1'/></actuator>",
+                bodies=BODY,
+            ),
+            "1 x damper or inertia of an actuator that is not on a hinge or slide",
+        ),
+        (
+            mjcf("<actuator><motor joint='swing' damping='1 2'/></actuator>", bodies=BODY),
+            "1 x nonlinear damper of an actuator",
+        ),
         # Within the random states of the comparison such a spring does not yield.
         (mjcf(bodies=BODY.replace("springref", "springyield='50' springref")), "spring yields"),
-        (mjcf(bodies=BODY.replace('="2"', '="2 1"')), "1 x nonlinear spring"),
-        (mjcf(bodies=BODY.replace('="0.1"', '="0.1 1"')), "1 x nonlinear damper"),
         (mjcf(MOTORS.replace("gear", "nsample='9' delay='.1' gear", 1), bodies=BODY), "a delay"),
     ],
 )
