@@ -1,5 +1,6 @@
 """Force elements by the numbers of MuJoCo: tendons, springs, dampers, fluids, friction, limits."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from jaxdae.multibody.forces import AbstractForce, Marker
 from jaxdae.multibody.lengths import AbstractLength, Coordinate
 from jaxdae.multibody.springs import JointDamper, JointSpring, SpringDamper
 from jaxdae.multibody.stops import DryFriction, Stop
+from jaxdae.multibody.system import unused
 from jaxdae.multibody.tendons import FixedTendon, SpatialTendon
 from jaxdae.multibody.wrapping import AbstractObstacle, Cylinder, Sphere
 
@@ -29,8 +31,16 @@ class Smooth(NamedTuple):
     limit_dissipation: float = 0.0
 
 
-def read_forces(mujoco, model, names: Callable, smooth: Smooth) -> Iterator[AbstractForce]:
+def read_forces(mujoco, model, names: Callable, smooth: Smooth) -> list[AbstractForce]:
     """All that acts beside motors and the linear springs and dampers of hinges and slides."""
+    found: list[AbstractForce] = []
+    for force in _elements(mujoco, model, names, smooth):
+        name = unused(force.name, [x.name for x in found])
+        found.append(force if name == force.name else dataclasses.replace(force, name=name))
+    return found
+
+
+def _elements(mujoco, model, names: Callable, smooth: Smooth) -> Iterator[AbstractForce]:
     for i in range(1, model.nbody):
         moves = bool(model.body_weldid[i])
         if moves and model.body_gravcomp[i]:

@@ -98,7 +98,7 @@ def read_mujoco(
         loops=[_loop(mujoco, model, names, i) for i in range(model.neq) if model.eq_active0[i]],
         motors=[_motor(mujoco, model, names, i) for i in range(model.nactuator)],
         gravity=model.opt.gravity,
-        forces=list(read_forces(mujoco, model, names, smooth)),
+        forces=read_forces(mujoco, model, names, smooth),
     )
     compare(mujoco, model, system)
     if left_out:

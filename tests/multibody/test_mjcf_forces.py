@@ -173,6 +173,14 @@ def test_dry_friction_is_that_of_mujoco_where_everything_slides():
     np.testing.assert_allclose(force, data.qfrc_constraint, rtol=1e-6)
 
 
+def test_elements_of_the_same_name_have_different_names():
+    """A joint may have the name by which friction of a tendon is known."""
+    text = RUBS.replace('"swing"', '"tendon cord"')
+    names = [x.name for x in read_mujoco(text, friction_speed=1e-3).system.forces]
+    assert names[0] == "friction of tendon cord"
+    assert names[-1] == "friction of tendon cord'"
+
+
 LIMITED = ARM.format(
     swing='range="-20 50" limited="true"', socket='range="0 60" limited="true"',
     cord='range="-2 3" limited="true"',
