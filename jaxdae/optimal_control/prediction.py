@@ -289,13 +289,11 @@ def _at_nodes(function: Callable, times, points, moves):
         moves: of the points along directions, shape `(directions, nodes, n)`.
     """
 
-    def twice(point, t):
-        value = jnp.asarray(function(t, point), points.dtype)
-        return value, value
+    def values(points):
+        return jax.vmap(function)(times, points).astype(points.dtype).ravel()
 
-    jacobians, values = jax.vmap(jax.jacfwd(twice, has_aux=True))(points, times)
-    pushed = jnp.einsum("kri,dki->dkr", jacobians, moves)
-    return values.ravel(), pushed.reshape(moves.shape[0], -1)
+    found, along = jax.linearize(values, points)
+    return found, jax.vmap(along)(moves)
 
 
 def _rank(name: str, found, wanted: tuple[int, ...], words: str) -> int:
