@@ -28,7 +28,8 @@ def mjcf(
     ET.SubElement(root, "option", gravity=_words(gravity))
     places: dict[str | None, ET.Element] = {None: ET.SubElement(root, "worldbody")}
     for body in bodies:
-        places[body.name] = _body(places[body.parent], body)
+        fixed = [x.mass for x in bodies if x.parent == body.name and not x.joints]
+        places[body.name] = _body(places[body.parent], body, moved=any(map(bool, fixed)))
     joints = {x.name: x for body in bodies for x in body.joints}
     if loops:
         closed = ET.SubElement(root, "equality")
@@ -54,7 +55,14 @@ def _words(values) -> str:
     return " ".join(repr(float(x)) for x in np.ravel(np.asarray(values, float)))
 
 
-def _body(parent: ET.Element, body: Body) -> ET.Element:
+def _finite(of: str, what: str, values) -> str:
+    if not np.all(np.isfinite(np.asarray(values, float))):
+        raise ValueError(f"to_mjcf: {what} of {of} is {_words(values)}; it is finite.")
+    return _words(values)
+
+
+def _body(parent: ET.Element, body: Body, moved: bool) -> ET.Element:
+    """A body; `moved` says whether one with a mass is fixed to it."""
     free = next((x for x in body.joints if isinstance(x, Free)), None)
     place, turn = (body.position, body.orientation)
     if free is not None:
@@ -63,7 +71,7 @@ def _body(parent: ET.Element, body: Body) -> ET.Element:
     for joint in body.joints:
         _joint(found, joint)
     mass, inertia = float(body.mass), np.asarray(body.inertia, float)
-    if mass or inertia.any():
+    if mass or inertia.any() or (body.joints and not moved):
         least = float(np.linalg.eigvalsh(inertia)[0])
         if not (mass > 0 and least > 0):
             raise ValueError(
@@ -94,13 +102,13 @@ def _joint(parent: ET.Element, joint: AbstractJoint):
         numbers["pos"] = joint.anchor
     for what in ("damping", "armature"):
         given = np.ravel(np.asarray(getattr(joint, what), float))
-        if not np.all(given == given[0]):
+        if not np.array_equal(given, np.full_like(given, given[0]), equal_nan=True):
             raise ValueError(
                 f"to_mjcf: the joint {joint.name!r} has different values of {what}, "
                 f"{given.tolist()}; files have one for each joint."
             )
         numbers[what] = given[0]
-    written = {k: _words(x) for k, x in numbers.items()}
+    written = {k: _finite(f"joint {joint.name!r}", k, x) for k, x in numbers.items()}
     ET.SubElement(parent, "joint", {"name": joint.name, "type": str(kind), **written})
 
 
@@ -148,13 +156,14 @@ def _motor(parent: ET.Element, motor: AbstractForce):
         _refuse("motor", motor, "Motor along a hinge or a slide")
         return
     ranges = {"ctrlrange": motor.input_range, "forcerange": motor.force_range}
-    given = {k: _words(x) for k, x in ranges.items() if x is not None}
+    of = f"motor {motor.name!r}"
+    given = {k: _finite(of, k, x) for k, x in ranges.items() if x is not None}
     given |= {k.replace("range", "limited"): "true" for k in given}
     if motor.dynamics == "filter":
         given["dynprm"] = _words(motor.time_constant)
     given |= {
-        "name": motor.name, "joint": motor.along.joint, "gear": _words(motor.gear),
-        "gaintype": "affine", "gainprm": _words(motor.gain), "biastype": "affine",
-        "biasprm": _words(motor.bias), "dyntype": motor.dynamics,
+        "name": motor.name, "joint": motor.along.joint, "gear": _finite(of, "gear", motor.gear),
+        "gaintype": "affine", "gainprm": _finite(of, "gain", motor.gain), "biastype": "affine",
+        "biasprm": _finite(of, "bias", motor.bias), "dyntype": motor.dynamics,
     }  # fmt: skip
     ET.SubElement(parent, "general", given)

@@ -222,6 +222,8 @@ def _switch_off(mujoco, model) -> Iterator[str]:
 
 def _refuse(mujoco, model):
     """What would change the motion, and is not modelled."""
+    if model.nbody == 1:
+        raise ValueError("read_mujoco: the file has no body but the world. Put one into worldbody.")
     of_joint = _on_joints(mujoco, model)
     in_fluid = model.opt.density or model.opt.viscosity
     there = {

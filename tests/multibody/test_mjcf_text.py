@@ -83,6 +83,13 @@ def test_what_is_written_is_read_again(rng):
 ARM = Multibody([body("arm", Hinge("swing"))])
 
 
+def test_a_frame_without_mass_may_bear_a_fixed_body():
+    """MuJoCo counts the fixed body's mass as that of the frame."""
+    bodies = [Body("frame", Hinge("swing")), body("arm", (), "frame")]
+    read = read_mujoco(Multibody(bodies).to_mjcf()).system
+    assert read.labels().coordinates == ("swing",)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -93,6 +100,11 @@ ARM = Multibody([body("arm", Hinge("swing"))])
         ({"bodies": [body("arm", Ball("turn", damping=jnp.arange(3.0)))]}, "values of damping"),
         ({"bodies": [Body("rod", Hinge("swing"), mass=2.0, inertia=(1.0, 1.0, 0.0))]},
          "the body 'rod' has the mass 2 kg and a least moment of inertia of 0"),
+        ({"bodies": [Body("frame", Hinge("swing")), body("arm", Hinge("lift"), "frame")]},
+         "the body 'frame' has the mass 0 kg"),
+        ({"bodies": [body("arm", Hinge("swing", damping=np.nan))]},
+         "damping of joint 'swing' is nan; it is finite"),
+        ({"motors": [Motor("m", "swing", np.inf)]}, "gear of motor 'm' is inf; it is finite"),
         ({"loops": [Coupling("c", "swing", None, (0.1,), (0.5, 0.0))]}, "from 0.5; files count it"),
         ({"loops": [Coupling("c", "swing", None, np.ones(6))]}, "has 6 coefficients"),
     ],

@@ -145,6 +145,7 @@ def test_a_file_and_a_robot_description_are_read(tmp_path):
     [
         ("<mujoco><worldbody><bar/></worldbody></mujoco>", "MuJoCo could not read it"),
         ("nowhere.xml", "which is no file"),
+        ("<mujoco/>", "the file has no body but the world"),
         (
             mjcf(bodies=BODY.replace("damping", "frictionloss")),
             "'swing' has dry friction of 0.1, which MuJoCo models by a soft constraint. Give "
