@@ -43,6 +43,7 @@ from jaxdae.simulation.problem import (
     Method,
     Problem,
     START_TOLERANCE,
+    structure_of,
     Times,
 )
 from jaxdae.simulation.run import backend_of, run
@@ -463,6 +464,7 @@ def _bound(frame: "_Frame", suited, known: bool, settings: Given) -> "_BoundRun"
         if run is not None:
             return last._replace(problem=last.problem._replace(state=frame.state), run=run)
     problem, method = _finished(frame, suited, known, settings)
+    method = method._replace(structure=structure_of(problem.system))
     if settings.throw and not is_eager(problem):
         run = partial(_raising, problem, method, kinds(problem.parts))
         return _BoundRun(problem, method, run, leaves)

@@ -292,6 +292,24 @@ def repeated_calls() -> str:
     return "\n".join([first, "", table(head, memory), "", made("repeated_calls")])
 
 
+def bodies() -> str:
+    """Steps of trees of bodies, beside MuJoCo's of the same file."""
+    rows = rows_of("bodies")
+    theirs = {x["problem"]: least(x) for x in rows if x["code"] == "MuJoCo RK4"}
+    lines = [
+        [
+            title(x["problem"]),
+            x["code"],
+            time_text(least(x)),
+            f"{least(x) / theirs[x['problem']]:.2f}",
+            f"{x['error']:.0e}",
+        ]
+        for x in rows
+    ]
+    head = ["of", "by", "a step", "times MuJoCo's", "difference of coordinates"]
+    return "\n".join([table(head, lines), "", made("bodies")])
+
+
 def predictive() -> str:
     """A sample of predictive control by both methods, and how good the inputs are."""
     rows = rows_of("predictive")
@@ -443,6 +461,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "scaling": scaling,
     "first_result": first_result,
     "repeated_calls": repeated_calls,
+    "bodies": bodies,
     "predictive": predictive,
     "right_hand_side": right_hand_side,
     "losses": losses,

@@ -34,7 +34,6 @@ from jaxdae.multibody.forces import (
     Marker as Marker,
     Motion as Motion,
     UserForce as UserForce,
-    Wrench as Wrench,
 )
 from jaxdae.multibody.gears import GearPair as GearPair, RackAndPinion as RackAndPinion
 from jaxdae.multibody.guides import (
@@ -57,6 +56,7 @@ from jaxdae.multibody.joints import (
     Screw as Screw,
     Slide as Slide,
     Twist as Twist,
+    Wrench as Wrench,
 )
 from jaxdae.multibody.lengths import (
     AbstractLength as AbstractLength,

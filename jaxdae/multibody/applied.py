@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotation_vectors, rotations
-from jaxdae.multibody.forces import AbstractForce, BALL, BODY, Load, Marker, Wrench
-from jaxdae.multibody.joints import space_vector
+from jaxdae.multibody.forces import AbstractForce, BALL, BODY, Load, Marker
+from jaxdae.multibody.joints import space_vector, Wrench
 from jaxdae.multibody.lengths import AbstractLength, Moving
 from jaxdae.systems.precision import as_floats
 

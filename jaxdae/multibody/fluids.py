@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.checks import fails
-from jaxdae.multibody.forces import AbstractForce, BODY, Load, Marker, Wrench
-from jaxdae.multibody.joints import space_vector
+from jaxdae.multibody.forces import AbstractForce, BODY, Load, Marker
+from jaxdae.multibody.joints import space_vector, Wrench
 
 
 class BoxDrag(AbstractForce):

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.multibody.bodies import Body, quaternion
-from jaxdae.multibody.joints import AbstractJoint, Pose, space_vector, Twist
-from jaxdae.multibody.rotations import cross, from_quaternion, vector
+from jaxdae.multibody.joints import AbstractJoint, Pose, space_vector, Twist, Wrench
+from jaxdae.multibody.rotations import cross, from_quaternion
 from jaxdae.reprs import Module
 from jaxdae.systems.precision import in_dtype
 
@@ -50,33 +50,6 @@ class Motion(NamedTuple):
     gravity: Float[Array, " 3"]
     twists: dict[str | None, Twist]
     speeds: dict[str, Float[Array, " size"]]
-
-
-class Wrench(NamedTuple):
-    """What acts on a body, in its own axes: its power is `force . velocity + torque . spin`.
-
-    Args:
-        force: [N], shape `(3,)`.
-        torque: about the origin of the body [N m], shape `(3,)`.
-    """
-
-    force: Float[Array, " 3"]
-    torque: Float[Array, " 3"]
-
-    def at(self, relative: Pose) -> "Wrench":
-        """The same on the body, of what is given in a frame that has a pose relative to it."""
-        force = relative.turn @ self.force
-        return Wrench(force, relative.turn @ self.torque + cross(relative.place, force))
-
-    def plus(self, other: "Wrench") -> "Wrench":
-        """Both together."""
-        return Wrench(self.force + other.force, self.torque + other.torque)
-
-    @classmethod
-    def dual(cls, pose: Pose, slope: Pose) -> "Wrench":
-        """The one whose power is the rate of a function of a pose, from its slope by the pose."""
-        # A turn R changes by R (spin x), so that the skew part of R^T d/dR belongs to the spin.
-        return cls(pose.turn.T @ slope.place, 2 * vector(pose.turn.T @ slope.turn))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -397,7 +370,8 @@ def generalized(load: Load, motion: Motion) -> Float[Array, " n_v"]:
             about = torque - cross(frame.place, force)
             here, turned = frame.turn.T @ force, frame.turn.T @ about
             found[joint.name] = [
-                here @ x.velocity + turned @ x.spin for x in joint.axes(motion.values[joint.name])
+                here @ x.velocity + turned @ x.spin
+                for x in joint.directions(motion.values[joint.name])
             ]
         if body.parent is not None:
             add(body.parent, force, torque)

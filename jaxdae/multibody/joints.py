@@ -54,6 +54,11 @@ class Twist(NamedTuple):
         """Of what is fixed at a pose relative to the body, in its axes."""
         return Twist(relative.turn.T @ self.at(relative.place), relative.turn.T @ self.spin)
 
+    def on_parent(self, pose: Pose) -> "Twist":
+        """The same about the origin of a frame in which its own has a pose, and in its axes."""
+        spin = pose.turn @ self.spin
+        return Twist(pose.turn @ self.velocity + rotations.cross(pose.place, spin), spin)
+
     def plus(self, other: "Twist") -> "Twist":
         """Both together."""
         return Twist(self.velocity + other.velocity, self.spin + other.spin)
@@ -68,6 +73,41 @@ class Twist(NamedTuple):
     def times(self, speed: Float[Array, ""]) -> "Twist":
         """At another speed."""
         return Twist(self.velocity * speed, self.spin * speed)
+
+
+class Wrench(NamedTuple):
+    """A force and a torque on a body, in its own axes; or a momentum.
+
+    Args:
+        force: [N], shape `(3,)`.
+        torque: about the origin of the body [N m], shape `(3,)`.
+    """
+
+    force: Float[Array, " 3"]
+    torque: Float[Array, " 3"]
+
+    def power(self, twist: Twist) -> Float[Array, ""]:
+        """At a twist of the body [W]."""
+        return self.force @ twist.velocity + self.torque @ twist.spin
+
+    def times(self, factor: Float[Array, ""]) -> "Wrench":
+        """A multiple."""
+        return Wrench(self.force * factor, self.torque * factor)
+
+    def at(self, relative: Pose) -> "Wrench":
+        """The same on the body, of what is given in a frame that has a pose relative to it."""
+        force = relative.turn @ self.force
+        return Wrench(force, relative.turn @ self.torque + rotations.cross(relative.place, force))
+
+    def plus(self, other: "Wrench") -> "Wrench":
+        """Both together."""
+        return Wrench(self.force + other.force, self.torque + other.torque)
+
+    @classmethod
+    def dual(cls, pose: Pose, slope: Pose) -> "Wrench":
+        """The one whose power is the rate of a function of a pose, from its slope by the pose."""
+        # A turn R changes by R (spin x), so that the skew part of R^T d/dR belongs to the spin.
+        return cls(pose.turn.T @ slope.place, 2 * rotations.vector(pose.turn.T @ slope.turn))
 
 
 def space_vector(values) -> Float[Array, " 3"]:
@@ -110,30 +150,30 @@ class AbstractJoint(Module):
         return None
 
     @abc.abstractmethod
-    def displacement(self, values: Float[Array, " size"]) -> Pose:
-        """Of its frame, relative to where that is with the joint at rest."""
+    def steps(self, values: Float[Array, " size"]) -> tuple[Pose, ...]:
+        """Of its frame relative to where that is with the joint at rest, several in a row."""
 
     @abc.abstractmethod
-    def axes(self, values: Float[Array, " size"]) -> tuple[Twist, ...]:
-        """How its frame moves relative to there at each velocity 1, in axes of the body.
-
-        They do not depend on `values` but those of a free body.
-        """
+    def axes(self, dtype) -> tuple[tuple[Twist, ...], ...]:
+        """Behind each step, twists of the frame at each velocity 1, in its own axes."""
 
     def pose(self, values: Float[Array, " size"]) -> Pose:
         """Of the body, relative to where it is with the joint at rest."""
-        moved, at = self.displacement(values), self.at
+        moved, at = functools.reduce(Pose.then, self.steps(values)), self.at
         return moved if at is None else Pose(at + moved.place - moved.turn @ at, moved.turn)
+
+    def directions(self, values: Float[Array, " size"]) -> tuple[Twist, ...]:
+        """Of its frame relative to there at each velocity 1, in axes of the body."""
+        found: list[Twist] = []
+        for step, axes in zip(self.steps(values), self.axes(values.dtype), strict=True):
+            found = [*(x.seen(step) for x in found), *axes]
+        return tuple(found)
 
     def twist(self, values: Float[Array, " size"], speeds: Float[Array, " freedoms"]) -> Twist:
         """Of the body, relative to there and in its own axes."""
-        moved, at = self.relative(values, speeds), self.at
+        parts = [x.times(speeds[i]) for i, x in enumerate(self.directions(values))]
+        moved, at = functools.reduce(Twist.plus, parts), self.at
         return moved if at is None else Twist(moved.at(-at), moved.spin)
-
-    def relative(self, values: Float[Array, " size"], speeds: Float[Array, " freedoms"]) -> Twist:
-        """Of its frame, relative to there and in axes of the body."""
-        columns = [x.times(speeds[i]) for i, x in enumerate(self.axes(values))]
-        return functools.reduce(Twist.plus, columns)
 
     def rate(self, values: Float[Array, " size"], speeds: Float[Array, " freedoms"]):
         """Rates of the coordinates, shape `(size,)`."""
@@ -202,12 +242,13 @@ class Hinge(_Single):
     def at(self):
         return self.anchor
 
-    def displacement(self, values):
+    def steps(self, values):
         turn = rotations.from_axis(unit_vector(self.axis), values[0] - self.reference)
-        return Pose(jnp.zeros(3, values.dtype), turn)
+        return (Pose(jnp.zeros(3, values.dtype), turn),)
 
-    def axes(self, values):
-        return (Twist(jnp.zeros(3, values.dtype), unit_vector(self.axis)),)
+    def axes(self, dtype):
+        del dtype
+        return ((Twist(jnp.zeros_like(self.axis), unit_vector(self.axis)),),)
 
     def coordinates(self):
         return ((self.name, "rad"),)
@@ -228,12 +269,13 @@ class Slide(_Single):
 
     axis: Float[Array, " 3"] = eqx.field(converter=unit_vector, default=(1.0, 0.0, 0.0))
 
-    def displacement(self, values):
+    def steps(self, values):
         along = (values[0] - self.reference) * unit_vector(self.axis)
-        return Pose(along, rotations.none(values.dtype))
+        return (Pose(along, rotations.none(values.dtype)),)
 
-    def axes(self, values):
-        return (Twist(unit_vector(self.axis), jnp.zeros(3, values.dtype)),)
+    def axes(self, dtype):
+        del dtype
+        return ((Twist(unit_vector(self.axis), jnp.zeros_like(self.axis)),),)
 
     def coordinates(self):
         return ((self.name, "m"),)
@@ -271,13 +313,14 @@ class Screw(_Single):
         """Displacement for each radian, a vector."""
         return self.pitch / (2 * np.pi) * unit_vector(self.axis)
 
-    def displacement(self, values):
+    def steps(self, values):
         angle = values[0] - self.reference
         turn = rotations.from_axis(unit_vector(self.axis), angle)
-        return Pose(angle * self._advance(), turn)
+        return (Pose(angle * self._advance(), turn),)
 
-    def axes(self, values):
-        return (Twist(self._advance(), unit_vector(self.axis)),)
+    def axes(self, dtype):
+        del dtype
+        return ((Twist(self._advance(), unit_vector(self.axis)),),)
 
     def coordinates(self):
         return ((self.name, "rad"),)
@@ -308,14 +351,11 @@ class Ball(AbstractJoint):
     def at(self):
         return self.anchor
 
-    def displacement(self, values):
-        return Pose(jnp.zeros(3, values.dtype), rotations.from_quaternion(values))
+    def steps(self, values):
+        return (Pose(jnp.zeros(3, values.dtype), rotations.from_quaternion(values)),)
 
-    def axes(self, values):
-        return _turns(values.dtype)
-
-    def relative(self, values, speeds):
-        return Twist(jnp.zeros(3, values.dtype), speeds)
+    def axes(self, dtype):
+        return (_turns(dtype),)
 
     def rate(self, values, speeds):
         return rotations.quaternion_rate(values, speeds)
@@ -357,17 +397,14 @@ class Free(AbstractJoint):
     place: tuple[float, ...] = eqx.field(static=True, default=(0.0, 0.0, 0.0))
     orientation: tuple[float, ...] = eqx.field(static=True, default=(1.0, 0.0, 0.0, 0.0))
 
-    def displacement(self, values):
-        return Pose(values[:3], rotations.from_quaternion(values[3:]))
-
-    def axes(self, values):
-        turn = rotations.from_quaternion(values[3:])
+    def steps(self, values):
         still = jnp.zeros(3, values.dtype)
-        return (*(Twist(turn[i], still) for i in range(3)), *_turns(values.dtype))
+        turned = Pose(still, rotations.from_quaternion(values[3:]))
+        return Pose(values[:3], rotations.none(values.dtype)), turned
 
-    def relative(self, values, speeds):
-        turn = rotations.from_quaternion(values[3:])
-        return Twist(turn.T @ speeds[:3], speeds[3:])
+    def axes(self, dtype):
+        turns = _turns(dtype)
+        return tuple(Twist(x.spin, x.velocity) for x in turns), turns
 
     def rate(self, values, speeds):
         return jnp.concatenate([speeds[:3], rotations.quaternion_rate(values[3:], speeds[3:])])
@@ -392,5 +429,4 @@ class Free(AbstractJoint):
 
 def _turns(dtype) -> tuple[Twist, ...]:
     """Rotations about the three axes of a body."""
-    still = jnp.zeros(3, dtype)
-    return tuple(Twist(still, jnp.asarray(x, dtype)) for x in np.eye(3))
+    return tuple(Twist(jnp.zeros(3, dtype), jnp.asarray(x, dtype)) for x in np.eye(3))

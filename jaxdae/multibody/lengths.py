@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.multibody.forces import BODY, COORDINATE, Load, Marker, Motion, Part, Wrench
-from jaxdae.multibody.joints import Pose
+from jaxdae.multibody.forces import BODY, COORDINATE, Load, Marker, Motion, Part
+from jaxdae.multibody.joints import Pose, Wrench
 from jaxdae.reprs import Module
 
 

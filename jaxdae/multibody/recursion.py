@@ -1,17 +1,20 @@
 r"""Dynamics of trees of bodies by recursion from joint to joint [Featherstone2008].
 
-Links are what joints move: a body behind its last joint, and frames without mass between several
-joints in a row. Everything of a link is in the frame of its joint. Twists are pairs of velocity and
-angular velocity, wrenches of force and moment; an inertia maps a twist to a momentum,
+A link is a frame that one velocity moves: a body behind its last joint, and frames without mass
+between several velocities in a row. Links have the axes of the body of their joint, and its anchor
+as their origin. A twist is a velocity and an angular velocity, a wrench a force and a moment; an
+inertia maps a twist to a momentum,
 
     p = H^T omega + N v,        L = K omega + H v
 
-The algorithms are Featherstone's: recursive Newton-Euler (chapter 5), composite rigid bodies
-(chapter 6), articulated bodies (chapter 7). A joint of several velocities is eliminated velocity by
-velocity.
+The recursions are loops over links, parents first or last, so that programs do not grow with their
+number. The algorithms are Featherstone's: recursive Newton-Euler (chapter 5), composite rigid
+bodies (chapter 6), articulated bodies (chapter 7).
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -21,40 +24,11 @@ from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
 from jaxdae.multibody.bodies import Body
-from jaxdae.multibody.joints import Free, Pose, Twist
+from jaxdae.multibody.joints import Pose, Twist, Wrench
 
 # Entries of a symmetric matrix on and above the diagonal, and where each entry is among them.
-_ROWS, _COLUMNS = np.triu_indices(3)
-_PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
-
-
-class Wrench(NamedTuple):
-    """A force and a moment about the origin of a frame, in its axes.
-
-    Args:
-        force: [N], shape `(3,)`.
-        moment: [N m], shape `(3,)`.
-    """
-
-    force: Float[Array, " 3"]
-    moment: Float[Array, " 3"]
-
-    def plus(self, other: "Wrench") -> "Wrench":
-        """Both together."""
-        return Wrench(self.force + other.force, self.moment + other.moment)
-
-    def times(self, factor) -> "Wrench":
-        """A multiple."""
-        return Wrench(self.force * factor, self.moment * factor)
-
-    def power(self, twist: Twist) -> Float[Array, ""]:
-        """Of the wrench at a twist [W]."""
-        return self.force @ twist.velocity + self.moment @ twist.spin
-
-    def on_parent(self, pose: Pose) -> "Wrench":
-        """The same in a frame in which its own has a pose."""
-        force = pose.turn @ self.force
-        return Wrench(force, pose.turn @ self.moment + rotations.cross(pose.place, force))
+_ROWS, _COLUMNS = (x.astype(np.int32) for x in np.triu_indices(3))
+_PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]], np.int32)
 
 
 class Inertia(NamedTuple):
@@ -70,18 +44,6 @@ class Inertia(NamedTuple):
     coupling: Float[Array, "3 3"]
     translation: Float[Array, "3 3"]
 
-    @classmethod
-    def of(cls, body: Body, pose: Pose) -> "Inertia":
-        """Of a body that has a pose in the frame."""
-        centre, inertia = pose.point(body.centre), pose.turn @ body.inertia @ pose.turn.T
-        moment = rotations.cross_matrix(body.mass * centre)
-        rotation = inertia - moment @ rotations.cross_matrix(centre)
-        return cls(rotation, moment, body.mass * rotations.none(centre.dtype))
-
-    def plus(self, other: "Inertia") -> "Inertia":
-        """Both together."""
-        return Inertia(*(a + b for a, b in zip(self, other, strict=True)))
-
     def momentum(self, twist: Twist) -> Wrench:
         """Momentum and angular momentum about the origin; of an acceleration the wrench."""
         return Wrench(
@@ -90,7 +52,7 @@ class Inertia(NamedTuple):
         )
 
     def without(self, momentum: Wrench, size) -> "Inertia":
-        """Less what a direction with a momentum gives way, its inertia being `1 / size`."""
+        """Less what a direction with a momentum gives way, the inverse of its inertia `size`."""
         force, moment = momentum
         return Inertia(
             self.rotation - _square(moment, moment * size),
@@ -101,23 +63,23 @@ class Inertia(NamedTuple):
     def on_parent(self, pose: Pose) -> "Inertia":
         """The same in a frame in which its own has a pose."""
         turn, place = pose.turn, rotations.cross_matrix(pose.place)
-        rotation, coupling, translation = (
-            _turned(turn, self.rotation), turn @ self.coupling @ turn.T,
-            _turned(turn, self.translation),
-        )  # fmt: skip
+        coupling = turn @ self.coupling @ turn.T
+        translation = _turned(turn, self.translation)
         moved = coupling + place @ translation
-        return Inertia(
-            _symmetric(rotation + place @ coupling.T - moved @ place), moved, translation
+        rotation = _turned(turn, self.rotation) + place @ coupling.T - moved @ place
+        return Inertia(rotation[_ROWS, _COLUMNS][_PLACES], moved, translation)
+
+    def gyroscopic(self, twist: Twist) -> Wrench:
+        """What a body asks for at a twist that is constant in its own axes."""
+        force, moment = self.momentum(twist)
+        return Wrench(
+            rotations.cross(twist.spin, force),
+            rotations.cross(twist.spin, moment) + rotations.cross(twist.velocity, force),
         )
 
 
-def _symmetric(matrix):
-    """A symmetric matrix from its upper triangle: the rest need not be computed."""
-    return matrix[_ROWS, _COLUMNS][_PLACES]
-
-
 def _square(a, b):
-    """`a b^T`, known to be symmetric."""
+    """`a b^T`, known to be symmetric: entries below the diagonal are not computed."""
     return (a[_ROWS] * b[_COLUMNS])[_PLACES]
 
 
@@ -127,280 +89,389 @@ def _turned(turn, matrix):
     return jnp.sum(half[_ROWS] * turn[_COLUMNS], axis=1)[_PLACES]
 
 
-def _together(new, known):
-    """The sum of two twists, wrenches or inertias of one frame, of which one may be missing."""
-    if known is None or new is None:
-        return new if known is None else known
-    return known.plus(new)
+class Tree:
+    """The links of a tree of bodies, and what does not change along a motion.
 
-
-def _stacked(parts: list):
-    return jax.tree.map(lambda *x: jnp.stack(x), *parts)
-
-
-class Link(NamedTuple):
-    """A frame that a joint moves.
+    Links are numbered from 1 on, parents first; 0 is the ground. Arrays of links have no row for
+    the ground.
 
     Args:
-        joint: what moves it, an `AbstractJoint`.
-        parent: number of the link that bears it; `None` is the ground.
-        rest: its pose in that link's frame with the joint at rest.
-        inertia: of what is fixed to it, or `None`.
-        first: number of its first velocity.
-        values: its coordinates among those of the tree.
+        bodies: each after its parent.
     """
 
-    joint: Any
-    parent: int | None
-    rest: Pose
-    inertia: Inertia | None
-    first: int
-    values: slice
+    def __init__(self, bodies: Sequence[Body]):
+        self.bodies = tuple(bodies)
+        self.dtype = self.bodies[0].position.dtype
+        self.joints: list[Any] = [joint for body in bodies for joint in body.joints]
+        starts = np.cumsum([0, *(x.size for x in self.joints)])
+        self.values = [slice(a, b) for a, b in itertools.pairwise(starts)]
+        axes = [joint.axes(self.dtype) for joint in self.joints]
+        steps = [(j, step) for j, of_joint in enumerate(axes) for step in of_joint]
+        self.axes: Twist = _stacked([axis for _, step in steps for axis in step])
+        # Number of the step that moves a link, and of the joint that the step belongs to.
+        step_of = np.array([i for i, (_, step) in enumerate(steps) for _ in step], int)
+        joint_of = np.array([j for j, _ in steps], int)
+        first = np.flatnonzero(np.diff(step_of, prepend=-1))
+        self.moved = first.astype(
+            np.int32
+        )  # links that steps move; others of a step only turn with it
+        self.begins = np.diff(joint_of, prepend=-1) != 0  # steps that begin a joint
+        self.joint_of = joint_of
+        # Links whose axes turn with those behind them of the same step.
+        same = np.equal.outer(step_of, step_of)
+        self.behind = np.triu(same, 1)
+        self.parents, self.link_of = self._numbered(np.bincount(joint_of[step_of]))
 
-    @property
-    def speeds(self) -> slice:
-        """Its velocities among those of the tree."""
-        return slice(self.first, self.first + self.joint.freedoms)
+    def _numbered(self, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Parents of links, and the link that each body is part of; numbers of links of joints."""
+        link_of: dict[str | None, int] = {None: 0}
+        parents: list[int] = []
+        numbers = iter(links)
+        for body in self.bodies:
+            parent = link_of[body.parent]
+            for count in (next(numbers) for _ in body.joints):
+                for _ in range(count):
+                    parents.append(parent)
+                    parent = len(parents)
+            link_of[body.name] = parent
+        return np.array(parents, np.int32), np.array([link_of[x.name] for x in self.bodies], int)
 
+    @cached_property
+    def paths(self) -> np.ndarray:
+        """Whether the velocity of a column moves the link of a row, shape `(links, links)`."""
+        found = np.eye(len(self.parents), dtype=bool)
+        for i, parent in enumerate(self.parents):
+            if parent:
+                found[i] |= found[parent - 1]
+        return found
 
-def links(bodies: Sequence[Body]) -> list[Link]:
-    """The links of a tree, parents first. Bodies without joints are parts of what bears them."""
-    found: list[Link] = []
-    dtype = bodies[0].position.dtype
-    origin = Pose(jnp.zeros(3, dtype), rotations.none(dtype))
-    # Of each body the link that it is part of, and its pose there.
-    parts: dict[str | None, tuple[int | None, Pose]] = {None: (None, origin)}
-    coordinates = velocities = 0
-    for body in bodies:
-        parent, pose = parts[body.parent]
+    @cached_property
+    def at_rest(self) -> tuple[Pose, Pose]:
+        """Poses of bodies in their links, and of joints in the links that bear them."""
+        none, straight = jnp.zeros(3, self.dtype), rotations.none(self.dtype)
+        number = {body.name: i for i, body in enumerate(self.bodies)}
+        ends = np.cumsum([len(x.joints) for x in self.bodies])
+        moving = np.array([bool(x.joints) for x in self.bodies])
+        anchors = jnp.stack([none, *(none if x.at is None else x.at for x in self.joints)])
+        places = jnp.stack([x.position for x in self.bodies])
+        turns = jax.vmap(rotations.from_quaternion)(jnp.stack([x.orientation for x in self.bodies]))
+        # Of the ground, then of bodies: behind a joint these have its axes.
+        behind = np.concatenate([[0], np.where(moving, ends, 0)])
+        offsets = Pose(-_taken(anchors, behind), _repeated(straight, behind.size))
+        for i in np.flatnonzero(~moving):
+            parent = self.bodies[i].parent
+            borne = _row(offsets, 0 if parent is None else 1 + number[parent])
+            pose = borne.then(Pose(places[i], turns[i]))
+            offsets = jax.tree.map(lambda x, y, i=i: x.at[1 + i].set(y), offsets, pose)
+        bearing = [0 if x.parent is None else 1 + number[x.parent] for x in self.bodies]
+        poses = jax.vmap(Pose.then)(_taken(offsets, bearing), Pose(places, turns))
         # A free body is where its coordinates say, whatever pose it was declared with.
-        pose = pose if body.free() else pose.then(body.at_rest())
-        for joint in body.joints:
-            at = joint.at
-            rest = pose if at is None else Pose(pose.point(at), pose.turn)
-            values = slice(coordinates, coordinates + joint.size)
-            found.append(Link(joint, parent, rest, None, velocities, values))
-            coordinates, velocities = coordinates + joint.size, velocities + joint.freedoms
-            parent = len(found) - 1
-            # Of the body, and of its next joint, in the frame of this one.
-            pose = origin if at is None else Pose(-at, origin.turn)
-        parts[body.name] = parent, pose
-        if parent is not None:
-            own, known = Inertia.of(body, pose), found[parent].inertia
-            found[parent] = found[parent]._replace(inertia=_together(own, known))
-    return found
+        free = np.array([x.free() for x in self.bodies])[:, None]
+        poses = Pose(
+            jnp.where(free, 0.0, poses.place), jnp.where(free[..., None], straight, poses.turn)
+        )
+        of_body = np.repeat(np.arange(len(moving)), [len(x.joints) for x in self.bodies])
+        begins = np.diff(of_body, prepend=-1) != 0
+        # Behind the first joint of a body the next ones have its axes.
+        own = jax.vmap(Pose.point)(_taken(poses, of_body), anchors[1:])
+        rest = Pose(
+            jnp.where(begins[:, None], own, anchors[1:] - anchors[:-1]),
+            jnp.where(begins[:, None, None], _taken(poses.turn, of_body), straight),
+        )
+        return _links(offsets), rest
 
+    @cached_property
+    def inertias(self) -> Inertia:
+        """Of links, of the bodies that are parts of them."""
+        offsets, _ = self.at_rest
+        masses, centres = self._masses()
+        own = jnp.stack([x.inertia for x in self.bodies])
+        centres = offsets.place + jnp.einsum("bij,bj->bi", offsets.turn, centres)
+        crosses = jax.vmap(rotations.cross_matrix)(centres)
+        moments = masses[:, None, None] * crosses
+        own = jnp.einsum("bij,bjk,blk->bil", offsets.turn, own, offsets.turn) - moments @ crosses
+        translations = masses[:, None, None] * rotations.none(self.dtype)
+        # Bodies that are fixed to the ground are part of no link.
+        parts = self.link_of == 1 + np.arange(len(self.parents))[:, None]
+        sums = (jnp.tensordot(parts.astype(self.dtype), x, 1) for x in (own, moments, translations))
+        return Inertia(*sums)
 
-class Motion(NamedTuple):
-    """How the links of a tree move.
+    def of_velocities(self, field: str) -> Float[Array, " links"]:
+        """A field of the joints, a number for each velocity."""
+        values = [jnp.asarray(getattr(x, field), self.dtype) for x in self.joints]
+        pairs = zip(values, self.joints, strict=True)
+        return jnp.concatenate([jnp.broadcast_to(x, (joint.freedoms,)) for x, joint in pairs])
 
-    Args:
-        poses: of each in the frame of its parent.
-        axes: of each, how it moves relative to its parent at each velocity 1.
-        twists: of each, in its own frame.
-        convective: of each, its acceleration relative to that of its parent at constant velocities.
-    """
+    def poses(self, q) -> Pose:
+        """Of links in the frames of their parents, places `(links, 3)`, turns `(links, 3, 3)`."""
+        moved = self._steps(q)
+        straight = rotations.none(q.dtype)
+        _, rest = self.at_rest
+        begins = self.begins[:, None, None]
+        turn = jnp.where(begins, _taken(rest.turn, self.joint_of), straight)
+        place = jnp.where(begins[..., 0], _taken(rest.place, self.joint_of), 0.0)
+        place = place + jnp.einsum("bij,bj->bi", turn, moved.place)
+        turn = jnp.einsum("bij,bjk->bik", turn, moved.turn)
+        count = len(self.parents)
+        if len(self.moved) == count:
+            return Pose(place, turn)
+        return Pose(
+            jnp.zeros((count, 3), q.dtype).at[self.moved].set(place),
+            _repeated(straight, count).at[self.moved].set(turn),
+        )
 
-    poses: list[Pose]
-    axes: list[tuple[Twist, ...]]
-    twists: list[Twist]
-    convective: list[Twist | None]
-
-
-def configuration(tree: list[Link], q) -> tuple[list[Pose], list[tuple[Twist, ...]]]:
-    """Poses of links in the frames of their parents, and the axes of their joints."""
-    poses, axes = [], []
-    for link in tree:
-        values = q[link.values]
-        poses.append(link.rest.then(link.joint.displacement(values)))
-        axes.append(link.joint.axes(values))
-    return poses, axes
-
-
-def motion(tree: list[Link], q, v) -> Motion:
-    """Twists of all links, and what of their accelerations the velocities alone make."""
-    poses, axes = configuration(tree, q)
-    twists: list[Twist] = []
-    convective: list[Twist | None] = []
-    for link, pose in zip(tree, poses, strict=True):
-        relative = link.joint.relative(q[link.values], v[link.speeds])
-        if isinstance(link.joint, Free):
-            # Its velocity belongs to axes that stand still.
-            twists.append(relative)
-            turned = -rotations.cross(relative.spin, relative.velocity)
-            convective.append(Twist(turned, jnp.zeros_like(turned)))
-        elif link.parent is None:
-            # Along axes that are fixed in space and in the body.
-            twists.append(relative)
-            convective.append(None)
-        else:
-            moved = twists[link.parent].seen(pose).plus(relative)
-            twists.append(moved)
-            convective.append(moved.changes(relative))
-    return Motion(poses, axes, twists, convective)
-
-
-def bias_force(tree: list[Link], q, v, gravity) -> Float[Array, " n"]:
-    """Inertial forces and weights at constant velocities, by Newton and Euler: `M a + h = f`."""
-    moves = motion(tree, q, v)
-    accelerations: list[Twist] = []
-    wrenches: list[Wrench | None] = []
-    for i, link in enumerate(tree):
-        # The ground rises against gravity.
-        below = _rising(gravity) if link.parent is None else accelerations[link.parent]
-        acceleration = _together(below.seen(moves.poses[i]), moves.convective[i])
-        accelerations.append(acceleration)
-        wrenches.append(
-            None if link.inertia is None
-            else link.inertia.momentum(acceleration).plus(
-                _gyroscopic(link.inertia, moves.twists[i])
+    def _steps(self, q) -> Pose:
+        """Poses of steps of joints, each relative to the one before or to the joint at rest."""
+        found: list[Pose] = []
+        order: list[int] = []
+        first = np.cumsum([0, *np.bincount(self.joint_of)])
+        for numbers in self._alike():
+            alike = [self.joints[j] for j in numbers]
+            leaves = zip(*(jax.tree.leaves(x) for x in alike), strict=True)
+            stacked = [jnp.stack([jnp.asarray(x, self.dtype) for x in row]) for row in leaves]
+            joints = jax.tree.unflatten(jax.tree.structure(alike[0]), stacked)
+            values = np.array(
+                [range(self.values[j].start, self.values[j].stop) for j in numbers], np.int32
             )
-        )  # fmt: skip
-    forces: list = [None] * len(tree)
-    for i in reversed(range(len(tree))):
-        link, wrench = tree[i], wrenches[i]
-        assert wrench is not None
-        own = link.joint.gyroscopic_force(v[link.speeds])
-        forces[i] = own + jnp.stack([wrench.power(axis) for axis in moves.axes[i]])
-        if link.parent is not None:
-            carried = wrench.on_parent(moves.poses[i])
-            wrenches[link.parent] = _together(carried, wrenches[link.parent])
-    return jnp.concatenate(forces)
+            for k, step in enumerate(jax.vmap(lambda joint, x: joint.steps(x))(joints, q[values])):
+                found.append(step)
+                order += [first[j] + k for j in numbers]
+        together = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
+        return _taken(together, np.argsort(order))
 
+    def _alike(self) -> list[list[int]]:
+        """Numbers of joints by their class and the shapes of their numbers."""
+        groups: dict[Any, list[int]] = {}
+        for j, joint in enumerate(self.joints):
+            key = (type(joint), *(np.shape(x) for x in jax.tree.leaves(joint)))
+            groups.setdefault(key, []).append(j)
+        return list(groups.values())
 
-def mass_matrix(tree: list[Link], q) -> Float[Array, "n n"]:
-    """Mass matrix by composite rigid bodies."""
-    poses, axes = configuration(tree, q)
-    n = tree[-1].speeds.stop
-    inertias = [link.inertia for link in tree]
-    # Of each link the momenta, in its frame, at each velocity of the links that it bears.
-    momenta: list[list[tuple[np.ndarray, Wrench]]] = [[] for _ in tree]
-    mass = jnp.zeros((n, n), q.dtype)
-    for i in reversed(range(len(tree))):
-        link, inertia = tree[i], inertias[i]
-        assert inertia is not None
-        own = _stacked([inertia.momentum(x) for x in axes[i]])
-        momenta[i].append((np.arange(link.first, link.speeds.stop), own))
-        # Its own velocities are the last of them.
-        numbers = np.concatenate([x for x, _ in momenta[i]])
-        borne: Wrench = jax.tree.map(lambda *x: jnp.concatenate(x), *(x for _, x in momenta[i]))
-        block = jnp.stack([borne.force @ x.velocity + borne.moment @ x.spin for x in axes[i]])
-        columns, below = link.speeds, numbers[: -link.joint.freedoms]
-        mass = mass.at[columns, numbers].set(block)
-        mass = mass.at[below, columns].set(block[:, : below.size].T)
-        armature = jnp.asarray(link.joint.armature, q.dtype)
-        diagonal = np.arange(columns.start, columns.stop)
-        mass = mass.at[diagonal, diagonal].add(armature)
-        if link.parent is not None:
-            up = jax.vmap(lambda wrench, pose=poses[i]: wrench.on_parent(pose))(borne)
-            momenta[link.parent].append((numbers, up))
-            inertias[link.parent] = _together(inertia.on_parent(poses[i]), inertias[link.parent])
-    return mass
+    def body_poses(self, q) -> Pose:
+        """Of bodies in space, places `(bodies, 3)` and turns `(bodies, 3, 3)`."""
+        links = self._in_space(self.poses(q))
+        return jax.vmap(Pose.then)(_taken(links, self.link_of), self.at_rest[0])
+
+    def body_twists(self, q, v) -> Twist:
+        """Of bodies in their own axes, velocities and angular velocities `(bodies, 3)`."""
+        twists, _ = self._twists(self.poses(q), v)
+        of_bodies = _taken(jax.tree.map(_with_ground, twists), self.link_of)
+        return jax.vmap(Twist.seen)(of_bodies, self.at_rest[0])
+
+    def kinetic_energy(self, q, v) -> Float[Array, ""]:
+        """Of bodies and armatures [J]."""
+        twists, _ = self._twists(self.poses(q), v)
+        powers = jax.vmap(lambda inertia, twist: inertia.momentum(twist).power(twist))(
+            self.inertias, twists
+        )
+        return 0.5 * (jnp.sum(powers) + self.of_velocities("armature") @ v**2)
+
+    def weight_energy(self, q, gravity) -> Float[Array, ""]:
+        """Potential energy of weights [J]."""
+        poses, masses, centres = self.body_poses(q), *self._masses()
+        return -masses @ (jax.vmap(Pose.point)(poses, centres) @ gravity)
+
+    def _masses(self) -> tuple[Float[Array, " bodies"], Float[Array, "bodies 3"]]:
+        """Masses of bodies, and their centres in the bodies."""
+        masses = jnp.stack([jnp.asarray(x.mass, self.dtype) for x in self.bodies])
+        return masses, jnp.stack([x.centre for x in self.bodies])
+
+    def _in_space(self, poses: Pose) -> Pose:
+        """Of the ground and of links in space."""
+        ground = Pose(jnp.zeros(3, self.dtype), rotations.none(self.dtype))
+
+        return self._down(ground, Pose.then, poses)
+
+    def _twists(self, poses: Pose, v) -> tuple[Twist, Twist]:
+        """Of links in their own frames, and their accelerations at constant velocities.
+
+        The latter relative to those of their parents.
+        """
+        relative = jax.vmap(Twist.times)(self.axes, v)
+        still = Twist(jnp.zeros(3, v.dtype), jnp.zeros(3, v.dtype))
+
+        def turn(parent, row):
+            pose, own = row
+            return parent.seen(pose).plus(own)
+
+        twists = _links(self._down(still, turn, (poses, relative)))
+        convective = jax.vmap(Twist.changes)(twists, relative)
+        if self.behind.any():
+            behind = self.behind.astype(v.dtype)
+            later = jax.tree.map(lambda x: behind @ x, relative)
+            convective = convective.plus(jax.vmap(Twist.changes)(later, relative))
+        return twists, convective
+
+    # Recursions.
+
+    def _down(self, ground, turn: Callable, rows):
+        """From parents to children: `turn(of_parent, row)` of the ground and of all links."""
+        count = len(self.parents)
+        table = jax.tree.map(
+            lambda x: jnp.concatenate([x[None], jnp.zeros((count, *x.shape), x.dtype)]), ground
+        )
+
+        def step(table, row):
+            i, parent, own = row
+            found = turn(_row(table, parent), own)
+            return jax.tree.map(lambda x, y: _replaced(x, y, i), table, found), None
+
+        return jax.lax.scan(step, table, (_numbers(count), self.parents, rows))[0]
+
+    def _up(self, table, turn: Callable, rows):
+        """From children to parents: `turn(of_link, row)` gives what is added to that of the parent.
+
+        Args:
+            table: of the links by themselves.
+            turn: returns what the parent has of it, and a row that is kept.
+            rows: of links.
+
+        Returns:
+            Sums by link, and the rows.
+        """
+
+        def step(table, row):
+            i, parent, own = row
+            more, kept = turn(_row(table, i), own)
+            sums = jax.tree.map(jnp.add, _row(table, parent), more)
+            return jax.tree.map(lambda x, y: _replaced(x, y, parent), table, sums), kept
+
+        table = jax.tree.map(_with_ground, table)
+        rows = _numbers(len(self.parents)), self.parents, rows
+        table, kept = jax.lax.scan(step, table, rows, reverse=True)
+        return _links(table), kept
+
+    def bias_force(self, q, v, gravity) -> Float[Array, " links"]:
+        """Inertial forces and weights at constant velocities, by Newton and Euler."""
+        poses = self.poses(q)
+        twists, convective = self._twists(poses, v)
+
+        def accelerated(parent, row):
+            pose, change = row
+            return parent.seen(pose).plus(change)
+
+        accelerations = _links(self._down(_rising(gravity), accelerated, (poses, convective)))
+
+        def asked_for(inertia, acceleration, twist):
+            wrench = inertia.momentum(acceleration)
+            return jax.tree.map(jnp.add, wrench, inertia.gyroscopic(twist))
+
+        wrenches = jax.vmap(asked_for)(self.inertias, accelerations, twists)
+
+        def carried(wrench, row):
+            pose, axis = row
+            return wrench.at(pose), wrench.power(axis)
+
+        return self._up(wrenches, carried, (poses, self.axes))[1] + self._of_armatures(v)
+
+    def _of_armatures(self, v) -> Float[Array, " links"]:
+        """Inertial forces of armatures that belong to angular velocities in a turning body."""
+        speeds = np.cumsum([0, *(x.freedoms for x in self.joints)])
+        found = [
+            joint.gyroscopic_force(v[a:b])
+            for joint, (a, b) in zip(self.joints, itertools.pairwise(speeds), strict=True)
+        ]
+        return jnp.concatenate(found)
+
+    def mass_matrix(self, q) -> Float[Array, "links links"]:
+        """By composite rigid bodies."""
+        poses = self.poses(q)
+
+        def carried(inertia, pose):
+            return inertia.on_parent(pose), None
+
+        composite, _ = self._up(self.inertias, carried, poses)
+        momenta = jax.vmap(Inertia.momentum)(composite, self.axes)
+        # In axes of space, about the first link of each tree, which may be far from the origin.
+        in_space = _links(self._in_space(poses))
+        roots = np.argmax(self.paths, axis=1)
+        in_space = Pose(in_space.place - _taken(in_space.place, roots), in_space.turn)
+        momenta = jax.vmap(Wrench.at)(momenta, in_space)
+        axes = jax.vmap(Twist.on_parent)(self.axes, in_space)
+        products = momenta.force @ axes.velocity.T + momenta.torque @ axes.spin.T
+        lower = jnp.where(self.paths, products, 0.0)
+        diagonal = jnp.diagonal(products)
+        return lower + lower.T + jnp.diag(self.of_velocities("armature") - diagonal)
+
+    def articulated(self, poses: Pose) -> "Articulated":
+        """Factor the mass matrix, by articulated bodies."""
+
+        def eliminated(inertia, row):
+            pose, axis, armature = row
+            momentum = inertia.momentum(axis)
+            size = 1.0 / (momentum.power(axis) + armature)
+            left = inertia.without(momentum, size)
+            return left.on_parent(pose), (momentum, size, left)
+
+        rows = poses, self.axes, self.of_velocities("armature")
+        _, (momenta, sizes, left) = self._up(self.inertias, eliminated, rows)
+        return Articulated(self, poses, momenta, sizes, left)
+
+    def forward_dynamics(self, q, v, forces, gravity):
+        """Accelerations at forces on the velocities, and the factored mass matrix."""
+        poses = self.poses(q)
+        twists, convective = self._twists(poses, v)
+        factored = self.articulated(poses)
+        wrenches = jax.vmap(Inertia.gyroscopic)(self.inertias, twists)
+        forces = forces - self._of_armatures(v)
+        a = factored.accelerations(forces, wrenches, convective, _rising(gravity))
+        return a, factored
 
 
 class Articulated(NamedTuple):
-    """A tree that is factored for solutions with its mass matrix.
+    """A mass matrix that is factored by articulated bodies.
 
     Args:
-        tree: its links.
+        tree: the links.
         poses: of links in the frames of their parents.
-        axes: of joints.
-        eliminated: of each link and velocity the momentum at the acceleration 1 and `1 / d`, the
-            inverse of the inertia there.
-        inertias: of the articulated bodies, with the link's own velocities free.
+        momenta: of links at accelerations 1 of their velocities.
+        sizes: inverses of inertias there.
+        inertias: of links whose velocities are free.
     """
 
-    tree: list[Link]
-    poses: list[Pose]
-    axes: list[tuple[Twist, ...]]
-    eliminated: list[list[tuple[Wrench, Array]]]
-    inertias: list[Inertia]
+    tree: Tree
+    poses: Pose
+    momenta: Wrench
+    sizes: Float[Array, " links"]
+    inertias: Inertia
 
-    def solve(self, forces) -> Float[Array, " n"]:
-        """The accelerations that forces `(n,)` give: `M a = f`."""
-        return self.accelerations(forces, [None] * len(self.tree), [None] * len(self.tree), None)
+    def solve(self, forces: Float[Array, " links"]) -> Float[Array, " links"]:
+        """The accelerations that forces give: `M a = f`."""
+        none = jnp.zeros((forces.size, 3), forces.dtype)
+        still = Twist(none[0], none[0])
+        return self.accelerations(forces, Wrench(none, none), Twist(none, none), still)
 
-    def accelerations(self, forces, wrenches, convective, ground: Twist | None):
-        """Accelerations `(n,)`.
+    def accelerations(self, forces, wrenches: Wrench, convective: Twist, ground: Twist):
+        """Accelerations of the velocities.
 
         Args:
-            forces: on the velocities, shape `(n,)`.
-            wrenches: of each link, what its own velocity asks for, or `None`.
-            convective: of each link, its acceleration at constant velocities, or `None`.
-            ground: acceleration of the ground; `None` where it stands still.
+            forces: on them, shape `(links,)`.
+            wrenches: what links ask for at constant velocities.
+            convective: accelerations of links relative to their parents at constant velocities.
+            ground: acceleration of the ground.
         """
-        needed: list[Wrench | None] = list(wrenches)
-        driven: list[list] = [[] for _ in self.tree]
-        for i in reversed(range(len(self.tree))):
-            link, wrench = self.tree[i], needed[i]
-            for k, (momentum, size) in enumerate(self.eliminated[i]):
-                force = forces[link.first + k]
-                if wrench is not None:
-                    force = force - wrench.power(self.axes[i][k])
-                driven[i].append(force * size)
-                wrench = _together(momentum.times(force * size), wrench)
-            if link.parent is not None and wrench is not None:
-                change = convective[i]
-                if change is not None:
-                    wrench = wrench.plus(self.inertias[i].momentum(change))
-                needed[link.parent] = _together(
-                    wrench.on_parent(self.poses[i]), needed[link.parent]
-                )
-        moved: list[Twist | None] = []
-        found: list = []
-        for i, link in enumerate(self.tree):
-            below = ground if link.parent is None else moved[link.parent]
-            acceleration = None if below is None else below.seen(self.poses[i])
-            change = convective[i]
-            if change is not None:
-                acceleration = _together(change, acceleration)
-            own = []
-            for k in reversed(range(link.joint.freedoms)):
-                momentum, size = self.eliminated[i][k]
-                value = driven[i][k]
-                if acceleration is not None:
-                    value = value - momentum.power(acceleration) * size
-                acceleration = _together(self.axes[i][k].times(value), acceleration)
-                own.append(value)
-            moved.append(acceleration)
-            found += own[::-1]
-        return jnp.stack(found)
+        tree = self.tree
 
+        def driven(wrench, row):
+            pose, axis, force, momentum, size, inertia, change = row
+            value = (force - wrench.power(axis)) * size
+            sums = (wrench, momentum.times(value), inertia.momentum(change))
+            left = jax.tree.map(lambda a, b, c: a + b + c, *sums)
+            return left.at(pose), value
 
-def articulated(tree: list[Link], poses, axes) -> Articulated:
-    """Factor the mass matrix of a tree by articulated bodies."""
-    inertias: list[Any] = [link.inertia for link in tree]
-    eliminated: list = [None] * len(tree)
-    for i in reversed(range(len(tree))):
-        link, inertia = tree[i], inertias[i]
-        assert inertia is not None
-        armature = jnp.asarray(link.joint.armature, inertia.rotation.dtype)
-        of_each = jnp.broadcast_to(armature, (link.joint.freedoms,))
-        own = []
-        for k, axis in enumerate(axes[i]):
-            momentum = inertia.momentum(axis)
-            size = 1.0 / (momentum.power(axis) + of_each[k])
-            inertia = inertia.without(momentum, size)
-            own.append((momentum, size))
-        eliminated[i], inertias[i] = own, inertia
-        if link.parent is not None:
-            inertias[link.parent] = _together(inertia.on_parent(poses[i]), inertias[link.parent])
-    return Articulated(tree, poses, axes, eliminated, inertias)
+        rows = (
+            self.poses, tree.axes, forces, self.momenta, self.sizes, self.inertias, convective
+        )  # fmt: skip
+        _, values = tree._up(wrenches, driven, rows)
 
+        def moved(parent, row):
+            pose, axis, value, momentum, size, change = row
+            acceleration = parent[0].seen(pose).plus(change)
+            value = value - momentum.power(acceleration) * size
+            return acceleration.plus(axis.times(value)), value
 
-def forward_dynamics(tree: list[Link], q, v, forces, gravity):
-    """Accelerations `(n,)` at forces on the velocities, and the factored tree."""
-    moves = motion(tree, q, v)
-    factored = articulated(tree, moves.poses, moves.axes)
-    wrenches = [
-        None if link.inertia is None else _gyroscopic(link.inertia, twist)
-        for link, twist in zip(tree, moves.twists, strict=True)
-    ]
-    own = [link.joint.gyroscopic_force(v[link.speeds]) for link in tree]
-    a = factored.accelerations(
-        forces - jnp.concatenate(own), wrenches, moves.convective, _rising(gravity)
-    )
-    return a, factored
+        rows = self.poses, tree.axes, values, self.momenta, self.sizes, convective
+        return tree._down((ground, jnp.zeros((), forces.dtype)), moved, rows)[1][1:]
 
 
 def _rising(gravity) -> Twist:
@@ -408,10 +479,36 @@ def _rising(gravity) -> Twist:
     return Twist(-gravity, jnp.zeros_like(gravity))
 
 
-def _gyroscopic(inertia: Inertia, twist: Twist) -> Wrench:
-    """What a body asks for at a twist that is constant in its own axes."""
-    force, moment = inertia.momentum(twist)
-    return Wrench(
-        rotations.cross(twist.spin, force),
-        rotations.cross(twist.spin, moment) + rotations.cross(twist.velocity, force),
-    )
+def _numbers(count: int) -> np.ndarray:
+    """Of links, from 1 on, in a type that both precisions have."""
+    return np.arange(1, count + 1, dtype=np.int32)
+
+
+def _with_ground(x):
+    """Rows of links behind one of zeros, for the ground."""
+    return jnp.concatenate([jnp.zeros((1, *x.shape[1:]), x.dtype), x])
+
+
+def _links(table):
+    """Rows of links alone."""
+    return jax.tree.map(lambda x: x[1:], table)
+
+
+def _taken(table, rows):
+    return jax.tree.map(lambda x: x[np.asarray(rows, np.int32)], table)
+
+
+def _repeated(x, count: int):
+    return jnp.broadcast_to(x, (count, *x.shape))
+
+
+def _row(table, i):
+    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), table)
+
+
+def _replaced(rows, row, i):
+    return jax.lax.dynamic_update_index_in_dim(rows, row, i, 0)
+
+
+def _stacked(parts: list):
+    return jax.tree.map(lambda *x: jnp.stack(x), *parts)

@@ -23,6 +23,8 @@ TURN[..., 0, 1:] = 2 * CROSS.transpose(0, 2, 1)
 TURN[..., 1:, 1:] = 2 * np.eye(9).reshape(3, 3, 3, 3)
 for _i in range(3):
     TURN[..., 1 + _i, 1 + _i] -= np.eye(3)
+# (a x b)_i = a_{i+1} b_{i+2} - a_{i+2} b_{i+1}, cyclically.
+_NEXT, _LAST = np.array([[1, 2, 0], [2, 0, 1]], np.int32)
 RATE = np.zeros((3, 4, 4))
 RATE[:, 0, 1:] = np.eye(3)
 RATE[:, 1:, 0] = -np.eye(3)
@@ -59,7 +61,7 @@ def cross_matrix(a: Float[Array, " 3"]) -> Float[Array, "3 3"]:
 
 def cross(a: Float[Array, " 3"], b: Float[Array, " 3"]) -> Float[Array, " 3"]:
     """Cross product."""
-    return cross_matrix(a) @ b
+    return a[_NEXT] * b[_LAST] - a[_LAST] * b[_NEXT]
 
 
 def vector(a: Float[Array, "3 3"]) -> Float[Array, " 3"]:

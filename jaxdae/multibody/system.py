@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -24,9 +24,9 @@ from jaxdae.multibody.forces import (
     Motion,
     shares,
     total_load,
-    Wrench,
 )
-from jaxdae.multibody.joints import Ball, Pose, space_vector, Twist
+from jaxdae.multibody.joints import Ball, Pose, space_vector, Twist, Wrench
+from jaxdae.multibody.mjcf_text import mjcf
 from jaxdae.systems import ForwardDynamics, Labels, Points, State, System
 
 
@@ -66,6 +66,8 @@ class Multibody(System):
         ValueError: for a name that nothing has or two have, a free body on another one, or a loop
             between a body or a joint and itself.
     """
+
+    zeros_are_structure: ClassVar[bool] = True
 
     bodies: tuple[Body, ...] = eqx.field(converter=tuple)
     loops: tuple[AbstractLoop, ...] = eqx.field(converter=tuple, default=())
@@ -183,35 +185,24 @@ class Multibody(System):
 
     def poses(self, q: Float[Array, " n"]) -> dict[str | None, Pose]:
         """Poses of all bodies by name; the ground is `None`."""
-        values = self.values(q)
-        found: dict[str | None, Pose] = {None: Pose(jnp.zeros(3, q.dtype), rotations.none(q.dtype))}
-        for body in self.bodies:
-            pose = body.at_rest()
-            if body.parent is not None:
-                pose = found[body.parent].then(pose)
-            for joint in body.joints:
-                moved = joint.pose(values[joint.name])
-                # A free body is where its coordinates say, whatever pose it was declared with.
-                pose = moved if body.free() else pose.then(moved)
-            found[body.name] = pose
-        return found
+        found = self.tree().body_poses(q)
+        ground = Pose(jnp.zeros(3, q.dtype), rotations.none(q.dtype))
+        poses = {x.name: Pose(found.place[i], found.turn[i]) for i, x in enumerate(self.bodies)}
+        return {None: ground, **poses}
 
     def twists(self, q: Float[Array, " n"], v: Float[Array, " n_v"]) -> dict[str | None, Twist]:
         """How all bodies move, by name, each in its own axes."""
-        values, speeds = self.values(q), self.speeds(v)
-        still = Twist(jnp.zeros(3, q.dtype), jnp.zeros(3, q.dtype))
-        found: dict[str | None, Twist] = {None: still}
-        for body in self.bodies:
-            twist = found[body.parent]
-            if twist is not still:
-                twist = twist.seen(body.at_rest())
-            for joint in body.joints:
-                value = values[joint.name]
-                moved = joint.twist(value, speeds[joint.name])
-                # From the ground on there is nothing to add to.
-                twist = moved if twist is still else twist.seen(joint.pose(value)).plus(moved)
-            found[body.name] = twist
-        return found
+        found = self.tree().body_twists(q, v)
+        twists: dict[str | None, Twist] = {
+            None: Twist(jnp.zeros(3, q.dtype), jnp.zeros(3, q.dtype))
+        }
+        for i, body in enumerate(self.bodies):
+            twists[body.name] = Twist(found.velocity[i], found.spin[i])
+        return twists
+
+    def tree(self) -> recursion.Tree:
+        """Its links, for recursive dynamics."""
+        return recursion.Tree(self.bodies)
 
     def configuration(self, q: Float[Array, " n"]) -> Configuration:
         """What energies of forces may depend on."""
@@ -224,27 +215,20 @@ class Multibody(System):
 
     def kinetic_energy(self, t, q, v):
         """T of bodies and armatures [J]."""
-        twists, speeds = self.twists(q, v), self.speeds(v)
-        energy = sum((x.energy(twists[x.name]) for x in self.bodies), jnp.zeros((), q.dtype))
-        return energy + sum(
-            (0.5 * jnp.sum(x.armature * speeds[x.name] ** 2) for x in self.joints()),
-            jnp.zeros((), q.dtype),
-        )
+        return self.tree().kinetic_energy(q, v)
 
     def mass_matrix(self, t, q):
         """Mass matrix by composite rigid bodies, shape `(n_v, n_v)`."""
-        return recursion.mass_matrix(recursion.links(self.bodies), q)
+        return self.tree().mass_matrix(q)
 
     def bias_force(self, t, q, v):
         """Inertial forces and weights by Newton and Euler, and forces of springs `(n_v,)`."""
-        tree = recursion.links(self.bodies)
-        return recursion.bias_force(tree, q, v, self.gravity) - self._spring_force(t, q, v)
+        return self.tree().bias_force(q, v, self.gravity) - self._spring_force(t, q, v)
 
     def forward_dynamics(self, t, q, v, force):
         """Accelerations without loops, by articulated bodies."""
         force = force + self._spring_force(t, q, v)
-        tree = recursion.links(self.bodies)
-        a, factored = recursion.forward_dynamics(tree, q, v, force, self.gravity)
+        a, factored = self.tree().forward_dynamics(q, v, force, self.gravity)
         return ForwardDynamics(a, factored.solve)
 
     def _spring_force(self, t, q, v):
@@ -254,8 +238,7 @@ class Multibody(System):
 
     def potential_energy(self, t, q):
         """V of weights, springs and forces [J]."""
-        poses = self.poses(q)
-        weights = -sum(x.mass * self.gravity @ poses[x.name].point(x.centre) for x in self.bodies)
+        weights = self.tree().weight_energy(q, self.gravity)
         return weights + self.spring_energy(q) + self._force_energy(t, q)
 
     def _force_energy(self, t, q):
@@ -308,6 +291,8 @@ class Multibody(System):
 
     def position_constraints(self, t, q):
         """Those of loops."""
+        if not self.loops:
+            return jnp.zeros(0, q.dtype)
         values, poses = self.values(q), self.poses(q)
         loops = [x.residuals(t, poses, values) for x in self.loops]
         return jnp.concatenate([*loops, jnp.zeros(0, q.dtype)])
@@ -326,6 +311,19 @@ class Multibody(System):
         states = sum(len(x.states()) for x in self._elements())
         velocities = jnp.zeros(sum(x.freedoms for x in self.joints()), q.dtype)
         return State(q, velocities, jnp.zeros(states, q.dtype))
+
+    def to_mjcf(self) -> str:
+        """The text of a file for MuJoCo (MJCF), of which `read_mujoco` makes the same system.
+
+        Returns:
+            Bodies with their inertias and joints, loops as equality constraints, motors.
+
+        Raises:
+            ValueError: for what is not written to files: force elements beside motors of hinges and
+                slides, other loops than `Connection`, `Weld` and `Coupling`, screws, bodies with a
+                moment of inertia of zero, different dampings in one joint.
+        """
+        return mjcf(self.bodies, self.loops, self.motors, self.gravity, self.forces)
 
     def labels(self) -> Labels:
         joints = self.joints()

@@ -17,7 +17,7 @@ from jaxdae.kernels.integration.arguments import Saving
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import UnsuitedError
 from jaxdae.simulation.plain import step_control
-from jaxdae.simulation.problem import Method, Problem
+from jaxdae.simulation.problem import Method, Problem, Structure
 from jaxdae.solvers.event import fall, lowest
 from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.implicit_stages import with_tolerances
@@ -57,6 +57,7 @@ class KernelPlan(NamedTuple):
         states: entries of the start in all.
         dtype: of all numbers.
         unravel: from the start as one vector to its structure.
+        structure_of_system: see `Method.structure`.
     """
 
     kind: Any
@@ -77,6 +78,7 @@ class KernelPlan(NamedTuple):
     states: int
     dtype: Any
     unravel: Callable
+    structure_of_system: tuple[Structure, ...] = ()
 
     def key(self) -> tuple:
         """What it is remembered by."""
@@ -161,7 +163,11 @@ class KernelPlan(NamedTuple):
 
     def _args(self, parameters):
         """Arguments of the vector field."""
-        return self._declared(parameters)[0]
+        leaves = list(parameters)
+        for i, numbers in self.structure_of_system:
+            known = np.frombuffer(numbers, self.dtype).reshape(self.shapes[i].shape)
+            leaves[i] = _constant_where_known(known, leaves[i])
+        return self._declared(leaves)[0]
 
     def _control(self, *parameters):
         """The step size controller."""
@@ -265,10 +271,24 @@ def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numb
         adaptive and ends.has_any, method.max_steps, method.strict, static, structure,
         tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves),
         start_structure, tuple((x.shape, str(x.dtype)) for x in starts), start.size, start.dtype,
-        unravel,
+        unravel, method.structure,
     )  # fmt: skip
     sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
     return plan, Numbers(start, [*leaves, *([sign] if method.direction is None else [])])
+
+
+def _constant_where_known(known: np.ndarray, values):
+    """An array with the entries that are known as constants; derivatives by them are kept."""
+
+    @jax.custom_jvp
+    def with_constants(values):
+        return jnp.where(np.isnan(known), values, known)
+
+    @with_constants.defjvp
+    def _(primals, tangents):
+        return with_constants(*primals), tangents[0]
+
+    return with_constants(values)
 
 
 def _with_iteration(solver, control):

@@ -4,8 +4,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import diffrax
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxdae.checks import are_known
 from jaxdae.control.base import control_input
 from jaxdae.events.crossings import FirstCrossing
 from jaxdae.events.declaration import Event
@@ -162,6 +166,7 @@ class Method(NamedTuple):
         max_events: largest number of events.
         reset_tolerance: largest constraint residual behind a reset, relative to
             `1 + max |q|, |v|`; `None` allows any.
+        structure: zeros and ones of the system that kernels may take for constants.
     """
 
     solver: diffrax.AbstractSolver
@@ -181,6 +186,37 @@ class Method(NamedTuple):
     times_are_known: bool = True
     max_events: int = MAX_EVENTS
     reset_tolerance: Any = None
+    structure: tuple["Structure", ...] = ()
+
+
+class Structure(NamedTuple):
+    """Entries of an array of a system that are known to be 0, 1 or -1.
+
+    Args:
+        leaf: number of the array among those of the system.
+        numbers: of all entries, as bytes; NaN where they are others.
+    """
+
+    leaf: int
+    numbers: bytes
+
+
+def structure_of(system: System) -> tuple[Structure, ...]:
+    """Zeros and ones in the vectors and matrices of a system that says they are its structure.
+
+    Kernels are made for them, and others for other ones; numbers that are traced have none.
+    """
+    if not system.zeros_are_structure:
+        return ()
+    arrays = [x for x in jax.tree.leaves(system) if eqx.is_array(x)]
+    found = []
+    for i, x in enumerate(arrays):
+        if np.ndim(x) and are_known(x):
+            values = np.asarray(x)
+            simple = (values == 0) | (np.abs(values) == 1)
+            if simple.any():
+                found.append(Structure(i, np.where(simple, values, np.nan).tobytes()))
+    return tuple(found)
 
 
 class Integration(NamedTuple):

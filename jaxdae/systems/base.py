@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -168,6 +168,10 @@ class System(Module):
                 def position_constraints(self, t, q):
                     return jnp.array([q @ q - self.length**2])
     """
+
+    # Whether zeros and ones in its vectors and matrices, such as axes along coordinates, are worth
+    # a kernel of their own: another one is compiled where a number ceases to be zero or one.
+    zeros_are_structure: ClassVar[bool] = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         try:

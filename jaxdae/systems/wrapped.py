@@ -17,6 +17,10 @@ class AbstractWrappedSystem(System):
     inner: System
     forwards_rate: ClassVar[bool] = True
 
+    @property
+    def zeros_are_structure(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.zeros_are_structure
+
     def rate(self, t, q, v):
         return self.inner.rate(t, q, v)
 

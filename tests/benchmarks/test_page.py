@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TIMED = (
     "single_run", "batch", "adaptive_batch", "gradient", "identification", "scaling",
-    "first_result", "repeated_calls", "predictive", "right_hand_side", "work_precision",
+    "first_result", "repeated_calls", "predictive", "right_hand_side", "work_precision", "bodies",
 )  # fmt: skip
 # What the page takes from rows of a file beside `code`, `problem` and `seconds`.
 FIELDS = {
@@ -23,6 +23,7 @@ FIELDS = {
     "first_result": {"section", "cpu_seconds"},
     "repeated_calls": {"section"},
     "predictive": {"iterations", "excess"},
+    "bodies": {"error"},
     "right_hand_side": {"setting", "run_seconds"},
     "work_precision": {"setting", "error", "steps", "evaluations"},
 }

@@ -4,12 +4,14 @@ import re
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.multibody import Ball, Body, Free, Hinge, Multibody, Slide
+from jaxdae.multibody import Ball, Body, Connection, Free, Hinge, Multibody, Slide
+from jaxdae.solvers import RK4
 from jaxdae.systems import ForwardDynamics
 
 
@@ -107,3 +109,110 @@ def test_velocities_of_another_number_are_refused(moving):
     system, state = moving
     with pytest.raises(ValueError, match=re.escape("have 16 velocities; got shape (19,)")):
         system.speeds(state.q)
+
+
+def rods(axis=(0.0, 1.0, 0.0)) -> Multibody:
+    """Two rods on hinges, the second one on an axis of its own."""
+    rod = {"mass": 1.0, "centre": (0, 0, -0.5), "inertia": (0.1, 0.1, 0.02)}
+    return Multibody(
+        [
+            Body("upper", Hinge("a", (0, 1, 0)), **rod),
+            Body("lower", Hinge("b", axis), "upper", (0, 0, -1), **rod),
+        ]
+    )
+
+
+SWUNG = jaxdae.State(jnp.array([0.8, -0.4]), jnp.array([1.0, 2.0]))
+SHORT: Any = {"t1": 0.2, "dt": 0.01, "solver": RK4()}
+
+
+def end(system, backend, start=SWUNG):
+    return jaxdae.simulate(system, jaxdae.Multipliers(), start, backend=backend, **SHORT).q[-1]
+
+
+@pytest.mark.slow
+def test_kernels_for_zeros_of_one_mechanism_are_not_those_of_another():
+    """Zeros of an axis are constants of a kernel: with another axis it is another kernel."""
+    for axis in ((0.0, 1.0, 0.0), (0.3, 1.0, 0.0), (0.0, 1.0, -0.2), (-0.0, 1.0, 0.0)):
+        system = rods(axis)
+        np.testing.assert_allclose(end(system, "native"), end(system, "plain"), atol=1e-13)
+
+    # A batch has the numbers of all members, also where one of them is zero.
+    axes = jnp.array([[0.0, 1.0, 0.0], [0.3, 1.0, 0.0]])
+    turned = lambda axis: eqx.tree_at(lambda x: x.bodies[1].joints[0].axis, rods(), axis)  # noqa: E731
+    both = jax.jit(jax.vmap(lambda axis: end(turned(axis), "native")))(axes)
+    np.testing.assert_allclose(both[0], end(rods(), "plain"), atol=1e-13)
+    np.testing.assert_allclose(both[1], end(turned(axes[1]), "plain"), atol=1e-13)
+
+
+@pytest.mark.slow
+def test_derivatives_by_numbers_that_are_zero():
+    """By an entry of an axis and of a place that are zero: as differences, on both backends."""
+
+    def moved(values, backend):
+        where = lambda x: (x.bodies[1].joints[0].axis, x.bodies[1].position)  # noqa: E731
+        system = eqx.tree_at(where, rods(), (values[:3], values[3:]))
+        return end(system, backend)[1]
+
+    at = jnp.array([0.0, 1.0, 0.0, 0.0, 0.0, -1.0])
+    native, plain = (jax.grad(moved)(at, x) for x in ("native", "plain"))
+    np.testing.assert_allclose(native, plain, rtol=1e-10, atol=1e-12)
+    h = 1e-6
+    steps = h * np.eye(6)
+    differences = [(moved(at + x, "native") - moved(at - x, "native")) / (2 * h) for x in steps]
+    np.testing.assert_allclose(native, differences, atol=1e-8)
+
+
+def four_bar(axes: str) -> Multibody:
+    """A planar loop, of which a common point in space is one equation too many."""
+    rod = {"mass": 1.0, "centre": (0.15, 0, 0), "inertia": (0.01, 0.02, 0.02)}
+    return Multibody(
+        [
+            Body("crank", Hinge("a", (0, 1, 0)), **rod),
+            Body("coupler", Hinge("b", (0, 1, 0)), "crank", (0.3, 0, 0), **rod),
+            Body("rocker", Hinge("c", (0, 1, 0)), None, (0.6, 0, 0.1), **rod),
+        ],
+        [Connection("pin", "coupler", "rocker", (0.6, 0, 0), (0.35, 0, 0), axes)],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("axes", ["xz", "xyz"])
+def test_loops_through_the_factored_tree_are_those_by_the_mass_matrix(axes):
+    """For independent constraints and for dependent ones, of which the rank is held."""
+
+    class ByMatrix(Multibody):
+        def forward_dynamics(self, t, q, v, force) -> Any:
+            return None
+
+    system = four_bar(axes)
+    guess = jaxdae.State(jnp.array([-1.2, 1.0, -1.3]), jnp.array([1.0, 0.0, 0.0]))
+    start = jaxdae.consistent_state(system, guess.q, guess.v)
+    matrix = ByMatrix(system.bodies, system.loops)
+    short = {**SHORT, "backend": "native"}
+    runs = [jaxdae.simulate(x, jaxdae.Multipliers(), start, **short) for x in (system, matrix)]
+    np.testing.assert_allclose(runs[0].q, runs[1].q, atol=1e-11)
+    np.testing.assert_allclose(runs[0].multipliers, runs[1].multipliers, rtol=1e-8, atol=1e-8)
+    assert runs[0].held_rank == (2 if axes == "xyz" else None)
+
+
+@pytest.mark.slow
+def test_gradients_by_masses_and_lengths_of_a_closed_loop():
+    system = four_bar("xz")
+    guess = jaxdae.State(jnp.array([-1.2, 1.0, -1.3]), jnp.array([1.0, 0.0, 0.0]))
+
+    def moved(values, backend):
+        where = lambda x: (x.bodies[0].mass, x.loops[0].anchor)  # noqa: E731
+        anchor = jnp.array([0.6, 0.0, 0.0]).at[0].set(values[1])
+        changed = eqx.tree_at(where, system, (values[0], anchor))
+        start = jaxdae.consistent_state(changed, guess.q, guess.v)
+        return end(changed, backend, start)[0]
+
+    at = jnp.array([1.0, 0.6])
+    native = jax.grad(moved)(at, "native")
+    forward = jax.jacfwd(lambda x: moved(x, "native"))(at)
+    np.testing.assert_allclose(native, forward, rtol=1e-9)
+    h = 1e-5
+    steps = h * np.eye(2)
+    differences = [(moved(at + x, "native") - moved(at - x, "native")) / (2 * h) for x in steps]
+    np.testing.assert_allclose(native, differences, rtol=1e-6)

@@ -20,6 +20,13 @@ _bits = struct.Struct("<d").pack
 # Operations that a program may have, and equations of JAX that it may be traced from. Machine code
 # of a straight line takes some 0.1 ms an operation up to here, and grows with the square beyond.
 MOST_OPERATIONS, MOST_EQUATIONS = 40_000, 60_000
+# While a program is traced, those included that no result needs: what loops over parts of a table
+# do to the rest of it.
+_MOST_TRACED = 3 * MOST_OPERATIONS
+
+
+def _too_many(count: int) -> str:
+    return f"its scalar operations are more than {count}, which would take too long to compile"
 
 
 class TooManyOperations(Exception):  # noqa: N818
@@ -221,13 +228,17 @@ class Graph:
         self.nodes.append(Node(operation, arguments))
         if operation in OPERATIONS:
             self._operations += 1
-            if self._operations > MOST_OPERATIONS:
-                raise TooManyOperations(
-                    f"its scalar operations are more than {MOST_OPERATIONS}, which would take "
-                    "too long to compile"
-                )
+            if self._operations > _MOST_TRACED:
+                raise TooManyOperations(_too_many(_MOST_TRACED))
         self._fixed.append(self._is_fixed(operation, arguments))
         return node
+
+    def check_needed(self, outputs) -> None:
+        """Refuse more operations than machine code is made of in time."""
+        if self._operations > MOST_OPERATIONS:
+            needed = self.needed(outputs)
+            if sum(self.nodes[x].operation in OPERATIONS for x in needed) > MOST_OPERATIONS:
+                raise TooManyOperations(_too_many(MOST_OPERATIONS))
 
     def _is_fixed(self, operation: str, arguments: tuple) -> bool:
         if operation == INPUT:

@@ -83,7 +83,7 @@ def equations(jaxpr) -> int:
 
 
 def _row(value: Value, i: int) -> Value:
-    return value.like(value.nodes[i]) if isinstance(value, Symbols) else value[i]
+    return value.like(value.nodes[i]) if isinstance(value, Symbols) else value[i, ...]
 
 
 def _stacked(graph: Graph, rows) -> Any:

@@ -41,6 +41,8 @@ from jaxdae.kernels.tracing.subprograms import ScalarProgram, Subprogram
 _FEWEST = 4000
 # Fewer equations, turn by turn, need not be asked how many operations they are.
 _LONG = 1000
+# Of turns that are given integers: places in arrays, which are known where turns are written out.
+_LONG_NUMBERED = 20_000
 # Sides of conditions with fewer are made whether they are taken or not.
 _LONG_SIDE = 200
 # More than these, of loops that cannot stay one, would take longer to compile than JAX takes.
@@ -103,8 +105,11 @@ def _scan(graph: Graph, equation, arguments: list[Value], evaluate: Callable) ->
     params = equation.params
     constants, carried = scan_sizes(params)
     length, jaxpr = params["length"], params["jaxpr"]
-    long = graph.loops and graph.dtype is not None and length * equations(jaxpr.jaxpr) >= _LONG
-    if long and first_refused(arguments) is None:
+    total = length * equations(jaxpr.jaxpr)
+    rows = arguments[constants + carried :]
+    numbered = any(isinstance(x, np.ndarray) and x.dtype.kind in "iu" for x in rows)
+    long = total >= (_LONG_NUMBERED if numbered else _LONG)
+    if long and graph.loops and graph.dtype is not None and first_refused(arguments) is None:
         parts = arguments[:constants], arguments[constants : constants + carried]
         scan = Scan(jaxpr, length, params["reverse"], *parts, arguments[constants + carried :])
         results = _looped(graph, scan, evaluate)

@@ -94,6 +94,10 @@ def scalarize(
         raise UnsupportedOperationError(message) from None
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals)
     outputs = np.concatenate(flat) if flat else np.zeros(0, np.int32)
+    try:
+        graph.check_needed(outputs)
+    except TooManyOperations as reason:
+        raise UnsupportedOperationError(f"it is too much for a kernel: {reason}.") from None
     return ScalarProgram(graph, outputs, shapes, results, own_rules(closed))
 
 
