@@ -27,7 +27,7 @@ LINK = (
     '<body pos="{place} 0 0"><joint axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0.2 0 0" '
     'size="0.02" contype="0" conaffinity="0"/>{rest}</body>'
 )
-PROBLEMS = ("chain-3", "chain-10", "half_cheetah", "ant", "chain-40")
+PROBLEMS = ("chain-3", "chain-10", "ant", "humanoid", "chain-40")
 
 
 def source(problem: str) -> str:

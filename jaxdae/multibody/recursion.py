@@ -12,6 +12,7 @@ number. The algorithms are Featherstone's: recursive Newton-Euler (chapter 5), c
 bodies (chapter 6), articulated bodies (chapter 7).
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -112,9 +113,8 @@ class Tree:
         step_of = np.array([i for i, (_, step) in enumerate(steps) for _ in step], int)
         joint_of = np.array([j for j, _ in steps], int)
         first = np.flatnonzero(np.diff(step_of, prepend=-1))
-        self.moved = first.astype(
-            np.int32
-        )  # links that steps move; others of a step only turn with it
+        # Links that steps move; others of a step only turn with it.
+        self.moved = first.astype(np.int32)
         self.begins = np.diff(joint_of, prepend=-1) != 0  # steps that begin a joint
         self.joint_of = joint_of
         # Links whose axes turn with those behind them of the same step.
@@ -240,10 +240,15 @@ class Tree:
         return _taken(together, np.argsort(order))
 
     def _alike(self) -> list[list[int]]:
-        """Numbers of joints by their class and the shapes of their numbers."""
+        """Numbers of joints by their class, its settings and the shapes of their numbers."""
         groups: dict[Any, list[int]] = {}
         for j, joint in enumerate(self.joints):
-            key = (type(joint), *(np.shape(x) for x in jax.tree.leaves(joint)))
+            fixed = [
+                getattr(joint, x.name)
+                for x in dataclasses.fields(joint)
+                if x.metadata.get("static") and x.name != "name"
+            ]
+            key = (type(joint), repr(fixed), *(np.shape(x) for x in jax.tree.leaves(joint)))
             groups.setdefault(key, []).append(j)
         return list(groups.values())
 

@@ -77,6 +77,8 @@ class Multibody(System):
 
     def __check_init__(self):
         """Names that exist, each once; parents first."""
+        if not self.bodies:
+            raise ValueError("Multibody: give it a body at least.")
         for element in self._elements():
             if not isinstance(element, AbstractForce):
                 raise TypeError(

@@ -216,3 +216,30 @@ def test_gradients_by_masses_and_lengths_of_a_closed_loop():
     steps = h * np.eye(2)
     differences = [(moved(at + x, "native") - moved(at - x, "native")) / (2 * h) for x in steps]
     np.testing.assert_allclose(native, differences, rtol=1e-6)
+
+
+class Lever(Hinge):
+    """A hinge of one's own, turned the other way where it is reversed."""
+
+    reversed: bool = eqx.field(static=True, default=False)
+
+    def steps(self, values):
+        return super().steps(-values if self.reversed else values)
+
+    def axes(self, dtype):
+        ((axis,),) = super().axes(dtype)
+        return ((axis.times(jnp.asarray(-1.0, dtype)) if self.reversed else axis,),)
+
+
+def test_joints_of_one_class_with_other_settings_are_not_taken_together():
+    rod = {"mass": 1.0, "centre": (0, 0, -0.5), "inertia": (0.1, 0.1, 0.02)}
+    upper = Body("upper", Lever("a", (0, 1, 0)), **rod)
+    lower = Body("lower", Lever("b", (0, 1, 0), reversed=True), "upper", (0, 0, -1), **rod)
+    q = jnp.array([0.3, 0.2])
+    poses, same = Multibody([upper, lower]).poses(q), rods().poses(q * jnp.array([1.0, -1.0]))
+    np.testing.assert_allclose(poses["lower"].turn, same["lower"].turn, atol=1e-15)
+
+
+def test_a_mechanism_needs_a_body():
+    with pytest.raises(ValueError, match="Multibody: give it a body at least"):
+        Multibody([])
