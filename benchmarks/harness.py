@@ -31,7 +31,8 @@ T = TypeVar("T")
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (
     "jaxdae", "jax", "diffrax", "llvmlite", "numpy", "scipy", "casadi", "heyoka", "sundials4py",
-    "scikit-sundae", "exudyn", "mujoco", "mujoco-core", "mujoco-mjx", "solve_dae", "assimulo-testing",
+    "scikit-sundae", "exudyn", "mujoco", "mujoco-core", "mujoco-mjx", "solve_dae",
+    "assimulo-testing",
 )  # fmt: skip
 
 
