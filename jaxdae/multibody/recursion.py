@@ -404,7 +404,9 @@ class Tree:
         def eliminated(inertia, row):
             pose, axis, armature = row
             momentum = inertia.momentum(axis)
-            size = 1.0 / (momentum.power(axis) + armature)
+            pivot = momentum.power(axis) + armature
+            # Not positive, such as for a mass that is tuned to below zero, is no mass matrix.
+            size = 1.0 / jnp.where(pivot > 0, pivot, jnp.nan)
             left = inertia.without(momentum, size)
             return left.on_parent(pose), (momentum, size, left)
 

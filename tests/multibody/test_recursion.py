@@ -218,6 +218,19 @@ def test_gradients_by_masses_and_lengths_of_a_closed_loop():
     np.testing.assert_allclose(native, differences, rtol=1e-6)
 
 
+def test_motions_with_a_mass_below_zero_are_not_finite():
+    """Where a program is given its mass: as with a mass matrix, no motion that looks like one."""
+    given = lambda mass: eqx.tree_at(lambda x: x.bodies[1].mass, rods(), mass)  # noqa: E731
+
+    @jax.jit
+    def acceleration(mass):
+        force = jnp.zeros(2)
+        return given(mass).forward_dynamics(0.0, SWUNG.q, SWUNG.v, force).acceleration
+
+    assert np.isfinite(acceleration(1.0)).all()
+    assert np.isnan(acceleration(-1.0)).all()
+
+
 class Lever(Hinge):
     """A hinge of one's own, turned the other way where it is reversed."""
 
