@@ -79,6 +79,11 @@ class Multibody(System):
         """Names that exist, each once; parents first."""
         if not self.bodies:
             raise ValueError("Multibody: give it a body at least.")
+        if not self.joints():
+            raise ValueError(
+                "Multibody: no body has a joint, so that nothing moves; give one a Hinge, a Slide, "
+                "a Ball or Free."
+            )
         for element in self._elements():
             if not isinstance(element, AbstractForce):
                 raise TypeError(

@@ -253,6 +253,8 @@ def test_joints_of_one_class_with_other_settings_are_not_taken_together():
     np.testing.assert_allclose(poses["lower"].turn, same["lower"].turn, atol=1e-15)
 
 
-def test_a_mechanism_needs_a_body():
+def test_a_mechanism_needs_a_body_and_a_joint():
     with pytest.raises(ValueError, match="Multibody: give it a body at least"):
         Multibody([])
+    with pytest.raises(ValueError, match="Multibody: no body has a joint, so that nothing moves"):
+        Multibody([Body("wall", mass=1.0, inertia=(1.0, 1.0, 1.0))])
