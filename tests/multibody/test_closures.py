@@ -232,7 +232,10 @@ def test_rows_of_joints_have_directions():
         (lambda: Screw("s", pitch=np.nan), "the pitch of a screw is nan m each turn"),
         (lambda: SlideLoop("s", "a", orientation=(0, 0, 0, 0)), "a quaternion has a direction"),
         (lambda: HingeLoop("h", "a", other_axis=(0, 0, 0)), "an axis has a direction"),
-        (lambda: Multibody([], [HingeLoop("h", None)]), "first and second of 'h' are both the gro"),
+        (
+            lambda: Multibody([Body("a", Hinge("x"))], [HingeLoop("h", None)]),
+            "first and second of 'h' are both the gro",
+        ),
     ],
 )
 def test_joints_without_directions_are_refused(make, words):

@@ -198,8 +198,8 @@ def test_a_skate_is_the_declared_knife_edge():
         (lambda: RollingWheel("w", "a", equations=()), "each once; got ()"),
         (lambda: RollingWheel("w", "a", equations=("along",) * 2), "got ('along', 'along')"),
         (
-            lambda: Multibody([], [Skate("s", "foot")]),
-            "first of 's' is 'foot'; there are: none yet",
+            lambda: Multibody([Body("leg", Hinge("hip"))], [Skate("s", "foot")]),
+            "first of 's' is 'foot'; there are: leg",
         ),
         (
             lambda: Multibody([Body("foot", Hinge("h"))], [Skate("s", "foot", "foot")]),
