@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.compiled import BRIEFLY
 from jaxdae.multibody import (
     Ball,
     Body,
@@ -51,7 +50,7 @@ def solve(system, q, v):
 
 
 # One program for each topology: numbers of Python are its arguments too.
-solved = jax.jit(solve, compiler_options=BRIEFLY)
+solved = jax.jit(solve)
 
 
 def check(found, kept):
