@@ -79,11 +79,6 @@ class Multibody(System):
         """Names that exist, each once; parents first."""
         if not self.bodies:
             raise ValueError("Multibody: give it a body at least.")
-        if not self.joints():
-            raise ValueError(
-                "Multibody: no body has a joint, so that nothing moves; give one a Hinge, a Slide, "
-                "a Ball or Free."
-            )
         for element in self._elements():
             if not isinstance(element, AbstractForce):
                 raise TypeError(
@@ -132,6 +127,11 @@ class Multibody(System):
                         f"{'the ground' if pair[0] is None else repr(pair[0])}: it constrains "
                         "nothing. Name two different ones."
                     )
+        if not self.joints():
+            raise ValueError(
+                "Multibody: no body has a joint, so that nothing moves; give one a Hinge, a Slide, "
+                "a Ball or Free."
+            )
 
     def _check_elements(self, known: dict[str, list[str]]):
         """Names that motors and forces refer to, by kind."""
