@@ -107,11 +107,6 @@ class Body(Module):
         """Its pose relative to the parent, joints at rest."""
         return Pose(self.position, rotations.from_quaternion(self.orientation))
 
-    def energy(self, twist: Twist) -> Float[Array, ""]:
-        """Kinetic energy [J]."""
-        velocity, spin = twist.at(self.centre), twist.spin
-        return 0.5 * (self.mass * velocity @ velocity + spin @ self.inertia @ spin)
-
     def free(self) -> bool:
         """Whether nothing holds it."""
         return any(isinstance(x, Free) for x in self.joints)

@@ -136,8 +136,8 @@ def _loop(parent: ET.Element, places: dict, joints: dict, loop: AbstractLoop):
             {"name": loop.name, "joint1": loop.joint, "polycoef": _words(coefficients), **by},
         )
         return
-    whole = isinstance(loop, Weld) or (isinstance(loop, Connection) and len(loop.axes) == 3)
-    if not whole or not isinstance(loop, Weld | Connection):
+    complete = isinstance(loop, Weld) or (isinstance(loop, Connection) and len(loop.axes) == 3)
+    if not complete or not isinstance(loop, Weld | Connection):
         _refuse("loop", loop, "Connection with all axes, Weld and Coupling")
         return
     turn = loop.orientation if isinstance(loop, Weld) else (1.0, 0.0, 0.0, 0.0)

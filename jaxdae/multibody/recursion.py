@@ -225,11 +225,11 @@ class Tree:
         found: list[Pose] = []
         order: list[int] = []
         first = np.cumsum([0, *np.bincount(self.joint_of)])
-        for numbers in self._alike():
-            alike = [self.joints[j] for j in numbers]
-            leaves = zip(*(jax.tree.leaves(x) for x in alike), strict=True)
+        for numbers in self._by_class():
+            joints_of_class = [self.joints[j] for j in numbers]
+            leaves = zip(*(jax.tree.leaves(x) for x in joints_of_class), strict=True)
             stacked = [jnp.stack([jnp.asarray(x, self.dtype) for x in row]) for row in leaves]
-            joints = jax.tree.unflatten(jax.tree.structure(alike[0]), stacked)
+            joints = jax.tree.unflatten(jax.tree.structure(joints_of_class[0]), stacked)
             values = np.array(
                 [range(self.values[j].start, self.values[j].stop) for j in numbers], np.int32
             )
@@ -239,7 +239,7 @@ class Tree:
         together = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
         return _taken(together, np.argsort(order))
 
-    def _alike(self) -> list[list[int]]:
+    def _by_class(self) -> list[list[int]]:
         """Numbers of joints by their class, its settings and the shapes of their numbers."""
         groups: dict[Any, list[int]] = {}
         for j, joint in enumerate(self.joints):

@@ -80,11 +80,6 @@ def quaternion_rate(p: Float[Array, " 4"], omega: Float[Array, " 3"]) -> Float[A
     return 0.5 * omega @ along
 
 
-def turning(p: Float[Array, " 4"], rate: Float[Array, " 4"]) -> Float[Array, " 3"]:
-    """Angular velocity in axes of the body [rad/s], of a quaternion and its rate."""
-    return 2 * jnp.tensordot(RATE.astype(p.dtype), jnp.outer(p, rate), 2) / (p @ p)
-
-
 def perpendicular(axis: Float[Array, " 3"]) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
     """Two unit vectors `b`, `c` with which a unit vector `a` makes a right-handed frame `b, c, a`.
 
