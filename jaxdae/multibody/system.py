@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import are_known
 from jaxdae.multibody import recursion, rotations
 from jaxdae.multibody.bodies import AbstractLoop, Body
 from jaxdae.multibody.forces import (
@@ -316,10 +318,11 @@ class Multibody(System):
 
     def start(self) -> State:
         """All joints as declared, at rest; states of motors and forces zero."""
-        q = jnp.asarray([y for x in self.joints() for y in x.start()], float)
+        start = [y for x in self.joints() for y in x.start()]
+        q = jnp.asarray(np.asarray(start) if are_known(start) else start, float)
         states = sum(len(x.states()) for x in self._elements())
-        velocities = jnp.zeros(sum(x.freedoms for x in self.joints()), q.dtype)
-        return State(q, velocities, jnp.zeros(states, q.dtype))
+        velocities = np.zeros(sum(x.freedoms for x in self.joints()), q.dtype)
+        return State(q, jnp.asarray(velocities), jnp.asarray(np.zeros(states, q.dtype)))
 
     def to_mjcf(self) -> str:
         """The text of a file for MuJoCo (MJCF), of which `read_mujoco` makes the same system.
