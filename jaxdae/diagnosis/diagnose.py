@@ -227,7 +227,7 @@ def _with_last(examined: ExaminedRows, run) -> ExaminedRows:
     return examined._replace(ts=ts, ys=ys)
 
 
-class Row(NamedTuple):
+class SurveyedRow(NamedTuple):
     """What is read of one state.
 
     Args:
@@ -250,7 +250,7 @@ class Row(NamedTuple):
     slope: Any
 
 
-def read_row(system, controller, t, state) -> Row:
+def read_row(system, controller, t, state) -> SurveyedRow:
     """What the diagnostics need of one state."""
     q, v = state.q, state.v
     t = jnp.asarray(t, q.dtype)
@@ -265,7 +265,7 @@ def read_row(system, controller, t, state) -> Row:
     potential, (of_time, slope) = jax.value_and_grad(system.potential_energy, argnums=(0, 1))(t, q)
     explicit = by_time_and_speed(jnp.ones_like(t), jnp.zeros_like(v)) - of_time
     _, dissipated = jax.jvp(lambda v: system.dissipation(t, q, v), (v,), (v,))
-    return Row(
+    return SurveyedRow(
         jac,
         along - kinetic + potential,  # generalized_energy
         potential,
@@ -276,7 +276,7 @@ def read_row(system, controller, t, state) -> Row:
     )
 
 
-def _survey(system, controller, ts, state) -> Row:
+def _survey(system, controller, ts, state) -> SurveyedRow:
     """Rows read, each array with an axis of times."""
 
     def block(*at):
@@ -290,7 +290,7 @@ def _survey(system, controller, ts, state) -> Row:
 
     columns = in_blocks(block, BLOCK, ts, state)
     jac = columns[:, :-6].reshape(len(columns), -1, state.v.shape[1])
-    return Row(jac, *columns[:, -6:].T)
+    return SurveyedRow(jac, *columns[:, -6:].T)
 
 
 # Of the last systems and controllers, which an entry keeps alive.
@@ -365,7 +365,7 @@ def _crossings(system, formulation, ts, states, jac, near: list[NearSingularity]
     return [branches.crossing(system, x, ts, states, scales[:, 0], int(rank)) for x in near]
 
 
-def energy_deviation(xp, ts, rows: Row, work=None):
+def energy_deviation(xp, ts, rows: SurveyedRow, work=None):
     """Largest error of the energy balance [J], and what of it the quadrature may be.
 
     The work is integrated, or by the trapezoidal rule on the power of the rows. The error is NaN
@@ -421,7 +421,7 @@ def balance_is_known(formulation, work) -> bool:
     return work is not None or formulation.capabilities.enforces_constraints
 
 
-def _unresolved(ts, rates, rows: Row) -> float:
+def _unresolved(ts, rates, rows: SurveyedRow) -> float:
     """Error of the balance in times in which rows do not follow the motion [J].
 
     Coordinates have then changed by other than the mean of their rates at both ends: a motion that
@@ -446,7 +446,7 @@ _OF_MASS = (
 
 
 def _of_energy(
-    formulation, examined: ExaminedRows, rows: Row, rates
+    formulation, examined: ExaminedRows, rows: SurveyedRow, rates
 ) -> tuple[bool, Finding | None]:
     """Whether the balance of energy is known to hold along a run, and what is wrong with it."""
     if not balance_is_known(formulation, examined.work):

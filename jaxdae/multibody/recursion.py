@@ -555,7 +555,7 @@ def _by_kind(joints: list[Any], dtype) -> list[tuple[list[int], Any]]:
     return kinds
 
 
-def _in_order(parts: list[tuple[Sequence[int], Any]]):
+def _in_order(parts: list[tuple[Any, Any]]):
     """Tables together, each with the numbers of its rows, in the order of these."""
     together = jax.tree.map(lambda *x: jnp.concatenate(x), *(rows for _, rows in parts))
     return _taken(together, np.argsort(np.concatenate([x for x, _ in parts])))

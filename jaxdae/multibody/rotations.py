@@ -5,6 +5,7 @@ and zeros that kernels leave out.
 """
 
 import itertools
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,15 +33,14 @@ RATE[:, 1:, 1:] = -CROSS
 def normalized(what: str, values: Float[Array, " k"]) -> Float[Array, " k"]:
     """The same direction with length 1; refused where it has none."""
     # Known numbers by NumPy, which has nothing to compile.
-    xp = np if are_known(values) else jnp
-    values = xp.asarray(values)
-    length = xp.linalg.norm(values)
+    xp: Any = np if are_known(values) else jnp
+    length = xp.linalg.norm(xp.asarray(values))
     if fails(lambda x: 0 < x < np.inf, length):
         raise ValueError(
             f"multibody: {what} has a direction; got {np.asarray(values).tolist()}: give finite "
             "numbers, not all of them zero."
         )
-    return jnp.asarray(values / length)
+    return jnp.asarray(xp.asarray(values) / length)
 
 
 def none(dtype) -> Float[Array, "3 3"]:
