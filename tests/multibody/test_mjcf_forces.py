@@ -198,7 +198,7 @@ def test_limits_are_left_out_or_stops():
     with pytest.warns(RuntimeWarning, match=re.escape(words)):
         assert read_mujoco(LIMITED).system.forces == ()
     with pytest.warns(RuntimeWarning, match=r"left out: limits of 1 joint\.$"):
-        system, state, _ = read_mujoco(LIMITED, limit_stiffness=500.0, limit_dissipation=0.1)
+        system, state, *_ = read_mujoco(LIMITED, limit_stiffness=500.0, limit_dissipation=0.1)
     assert [x.name for x in system.forces] == ["stop of swing", "stop of tendon cord"]
     swing, cord = system.forces
     assert isinstance(swing, Stop)
