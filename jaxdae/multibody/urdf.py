@@ -107,17 +107,17 @@ def _check_tree(links: dict[str, ET.Element], joints: dict[str, ET.Element]):
     parents = {_link(x, "child"): _link(x, "parent") for x in joints.values()}
     joined: set[str] = set()
     for link in links:
-        path = [link]
-        while (parent := parents.get(path[-1])) is not None and parent not in joined:
-            joined.add(path[-1])
-            path.append(parent)
-            if parent in path[:-1]:
-                circle = path[path.index(parent) :][::-1]
+        path, at = {link: None}, link
+        while (at := parents.get(at)) is not None and at not in joined:
+            if at in path:
+                names = [*path]
+                circle = [at, *names[names.index(at) :][::-1]]
                 raise refuse(
                     f"the links {' > '.join(circle)} bear each other in a circle, so that none is "
                     "joined to the ground. Make one of the joints a closing joint, "
-                    f"cuts=({moved[parent]!r},), and join one of the links to the ground."
+                    f"cuts=({moved[at]!r},), and join one of the links to the ground."
                 )
+            path[at] = None
         joined.update(path)
     roots = [x for x in links if x not in parents]
     if len(roots) > 1:
