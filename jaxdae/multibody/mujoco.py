@@ -51,8 +51,8 @@ class ImportedMechanism(NamedTuple):
 def read_mujoco(
     source: str | Path,
     *,
-    loops: Sequence[AbstractLoop] = (),
-    cuts: Sequence[str] = (),
+    loops: AbstractLoop | Sequence[AbstractLoop] = (),
+    cuts: str | Sequence[str] = (),
     friction_speed: float | None = None,
     limits: str | None = None,
     limit_stiffness: float | None = None,
@@ -271,6 +271,10 @@ def _tree(mujoco, tree: Description, given: Source):
     """A robot description of which no link is fused with another one."""
     spec = _attempt(mujoco.MjSpec.from_string, tree.text)
     spec.compiler.fusestatic = False
+    for flight in tree.flights:
+        link = spec.body(flight.link)
+        link.pos, link.quat = flight.place, flight.orientation
+        link.add_freejoint(name=flight.joint)
     if given.path is not None:
         spec.modelfiledir = str(given.path.resolve().parent)
     return spec

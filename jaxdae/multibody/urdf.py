@@ -14,17 +14,35 @@ from jaxdae.multibody.file_checks import refuse, without_comments
 from jaxdae.multibody.forces import AbstractForce, Marker
 
 
+class Flight(NamedTuple):
+    """A link that is free in space.
+
+    Args:
+        joint: its name.
+        link: its name.
+        place: of the start [m].
+        orientation: quaternion of the start.
+    """
+
+    joint: str
+    link: str
+    place: np.ndarray
+    orientation: np.ndarray
+
+
 class Description(NamedTuple):
     """A robot description without the joints that were cut.
 
     Args:
-        text: of the tree that is left.
+        text: of the tree that is left, in which free links have no joint.
+        flights: the free links. The format of MuJoCo has none on a body, such as the root.
         loops: the joints that were cut, as closing joints.
         forces: their dampers.
         left_out: what else they have, in words.
     """
 
     text: str
+    flights: tuple[Flight, ...]
     loops: tuple[AbstractLoop, ...]
     forces: tuple[AbstractForce, ...]
     left_out: tuple[str, ...]
@@ -64,10 +82,18 @@ def described(text: str, cuts: Sequence[str]) -> Description:
                 "no coordinate. Cut another joint of the loop."
             )
     found = [_closing(joints[name]) for name in dict.fromkeys(cuts)]
-    for name in dict.fromkeys(cuts):
+    free = [k for k, x in joints.items() if k not in cuts and x.get("type") == "floating"]
+    bears = {_link(x, "child") for k, x in joints.items() if k not in cuts}
+    free = [x for x in free if _link(joints[x], "parent") not in bears]
+    for name in dict.fromkeys((*cuts, *free)):
         root.remove(joints[name])
     return Description(
         ET.tostring(root, encoding="unicode"),
+        tuple(
+            Flight(x, str(_link(joints[x], "child")), place, turn.as_quat(scalar_first=True))
+            for x in free
+            for place, turn in [_origin(joints[x])]
+        ),
         tuple(x.loop for x in found),
         tuple(x.damper for x in found if x.damper is not None),
         tuple(y for x in found for y in x.left_out),
@@ -139,8 +165,7 @@ def _closing(joint: ET.Element) -> _Closing:
     """A joint as one that closes a loop: the same freedoms, in the same place."""
     name, kind = joint.get("name", ""), joint.get("type", "")
     first, second = _link(joint, "parent"), _link(joint, "child")
-    place = _numbers(joint, "origin", "xyz", (0.0, 0.0, 0.0))
-    rotation = Rotation.from_euler("xyz", _numbers(joint, "origin", "rpy", (0.0, 0.0, 0.0)))
+    place, rotation = _origin(joint)
     turn = rotation.as_quat(scalar_first=True)
     axis = _numbers(joint, "axis", "xyz", (1.0, 0.0, 0.0))
     if kind in ("revolute", "continuous", "prismatic", "planar") and not axis.any():
@@ -179,6 +204,12 @@ def _closing(joint: ET.Element) -> _Closing:
         )
     limited = kind in ("revolute", "prismatic") and joint.find("limit") is not None
     return _Closing(loop, damper, (f"limits of the cut joint {name!r}",) if limited else ())
+
+
+def _origin(joint: ET.Element) -> tuple[np.ndarray, Rotation]:
+    """Place and axes of the child, with the joint at rest, in the parent."""
+    angles = _numbers(joint, "origin", "rpy", (0.0, 0.0, 0.0))
+    return _numbers(joint, "origin", "xyz", (0.0, 0.0, 0.0)), Rotation.from_euler("xyz", angles)
 
 
 def _numbers(joint: ET.Element, tag: str, what: str, default: tuple[float, ...]) -> np.ndarray:

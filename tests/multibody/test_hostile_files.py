@@ -29,9 +29,7 @@ def body(old, new):
     return mjcf(BODY.replace(old, new))
 
 
-LAUGHS = "".join(
-    f"<!ENTITY a{i} '{'a' * 10 if not i else f'&a{i - 1};' * 10}'>" for i in range(10)
-)
+LAUGHS = "".join(f"<!ENTITY a{i} '{'a' * 10 if not i else f'&a{i - 1};' * 10}'>" for i in range(10))
 LINK = """<link name='{}'><inertial><mass value='1'/><inertia ixx='1' iyy='1' izz='1' ixy='0'
 ixz='0' iyz='0'/></inertial></link>"""
 LINKS = "".join(LINK.format(x) for x in ("base", "arm", "rod"))
@@ -212,7 +210,7 @@ def test_files_beside_a_file_are_read_and_those_that_harm_are_not(tmp_path):
     # One kilogram for each thousandth of the volume, a sixth.
     assert abs(read_mujoco(path).system.bodies[0].mass - 1000 / 6) < 1e-6
     (tmp_path / "asset.xml").write_text("<mujoco><include file='model.xml'/></mujoco>")
-    with pytest.raises(ValueError, match="includes 'model.xml', in which it lies"):
+    with pytest.raises(ValueError, match=r"includes 'model\.xml', in which it lies"):
         read_mujoco(path)
     (tmp_path / "asset.xml").write_text("<mujoco><asset><mesh file='/dev/zero'/></asset></mujoco>")
     with pytest.raises(ValueError, match="file of <mesh> in line 1 is '/dev/zero'"):
