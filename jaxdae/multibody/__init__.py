@@ -92,6 +92,7 @@ from jaxdae.multibody.springs import (
     TorsionSpring as TorsionSpring,
 )
 from jaxdae.multibody.stops import DryFriction as DryFriction, Stop as Stop
+from jaxdae.multibody.surfaces import read_surfaces as read_surfaces, Surface as Surface
 from jaxdae.multibody.system import Multibody as Multibody
 from jaxdae.multibody.tendons import FixedTendon as FixedTendon, SpatialTendon as SpatialTendon
 from jaxdae.multibody.wrapping import Cylinder as Cylinder, Sphere as Sphere

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.multibody.applied import GravityCompensation
 from jaxdae.multibody.bodies import Weld
 from jaxdae.multibody.forces import total_load
@@ -35,7 +36,6 @@ def compare(mujoco, model, system: Multibody):
     model = copy.copy(model)
     _only_what_is_modelled(mujoco, model, system)
     data, rng = mujoco.MjData(model), np.random.default_rng(0)
-    ours = jax.jit(_numbers)
     for _ in range(STATES):
         data.qvel, data.ctrl = rng.normal(size=model.nv), rng.normal(size=model.nu)
         data.act = rng.normal(size=model.na)
@@ -46,7 +46,7 @@ def compare(mujoco, model, system: Multibody):
                       mujoco.mj_energyPos, mujoco.mj_energyVel):  # fmt: skip
             stage(model, data)
         state = (jnp.asarray(x, float) for x in (data.qpos, data.qvel, data.act, data.ctrl))
-        _check(_pairs(mujoco, model, system, data, jax.device_get(ours(system, *state))))
+        _check(_pairs(mujoco, model, system, data, jax.device_get(_numbers(system, *state))))
 
 
 def _only_what_is_modelled(mujoco, model, system: Multibody):
@@ -63,6 +63,7 @@ def _only_what_is_modelled(mujoco, model, system: Multibody):
     model.actuator_actearly[:] = 0
 
 
+@jit(options=BRIEFLY)
 def _numbers(system: Multibody, q, v, w, u) -> dict:
     """Energies, powers, rates of activations, residuals of loops."""
     # Of MuJoCo's soft constraints dry friction and limits are no passive forces there.
