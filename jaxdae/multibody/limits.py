@@ -10,7 +10,7 @@ from jaxdae.events.declaration import Event
 from jaxdae.events.impact import Gap, impact
 from jaxdae.multibody import rotation_vectors
 from jaxdae.multibody.forces import BALL, Load
-from jaxdae.multibody.lengths import AbstractLength, Moving
+from jaxdae.multibody.lengths import AbstractLength, MovingLength
 from jaxdae.multibody.stops import Stop
 from jaxdae.multibody.system import Multibody
 from jaxdae.reprs import Module
@@ -39,7 +39,7 @@ class BallAngle(AbstractLength):
         theta = rotation_vectors.of_quaternion(motion.values[self.joint])
         angle = _size(theta)
         load = Load({}, {self.joint: theta / angle})
-        return Moving(angle, load.power(motion), load)
+        return MovingLength(angle, load.power(motion), load)
 
 
 def _size(theta):
