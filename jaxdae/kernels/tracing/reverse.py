@@ -138,7 +138,9 @@ class _Tape:
     def _each(self, graph: Graph, equation, arguments: list) -> list:
         """Results of an equation of the function."""
         name, first = equation.primitive.name, len(graph.nodes)
-        if name not in _ENTERED and name not in _PLAIN:
+        if (name not in _ENTERED and name not in _PLAIN) or _reads_table(
+            graph, equation, arguments
+        ):
             return self._cut(equation, arguments)
         results = evaluated(graph, equation, arguments)
         made = [x.arguments[0] for x in graph.nodes[first:] if x.operation == CALL]
@@ -209,7 +211,8 @@ class _Tape:
     def _back(self, outputs: np.ndarray) -> list[np.ndarray]:
         """Cotangents of what is differentiated by, from that of the result."""
         self.bars: dict[int, int] = {}
-        self.repeated: set[int] = set()
+        # Nodes with sums of what calls give.
+        self.summed: set[int] = set()
         for node, bar in zip(outputs.tolist(), self.bar.tolist(), strict=True):
             self._add(node, bar)
         for node in reversed(range(len(self.nodes))):
@@ -226,7 +229,7 @@ class _Tape:
         found = []
         for nodes in self.active:
             flat = nodes.ravel().tolist()
-            if len(flat) >= OUTER and not self.repeated.isdisjoint(flat):
+            if len(flat) >= OUTER and not self.summed.isdisjoint(flat):
                 raise Refusal("derivatives by a large array are sums of products")
             bars = np.array([self.bars.get(x, zero) for x in flat], np.int32)
             found.append(bars.reshape(nodes.shape))
@@ -237,8 +240,10 @@ class _Tape:
         if not self.depends[node] or self.graph.value(bar) == 0:
             return
         if node in self.bars:
-            self.repeated.add(node)
-            bar = self.graph.apply("add", self.bars[node], bar)
+            parts = self.bars[node], bar
+            if any(self.graph.nodes[x].operation == RESULT for x in parts):
+                self.summed.add(node)
+            bar = self.graph.apply("add", *parts)
         self.bars[node] = bar
 
     def _back_over(self, node: int, operation: str, arguments: tuple, bar: int) -> None:
@@ -288,6 +293,18 @@ class _Tape:
             i for i, x in enumerate(cut.arguments)
             if isinstance(x, Symbols) and not x.boolean and x.bounds is None
         ]  # fmt: skip
+
+
+def _reads_table(graph: Graph, equation, arguments: list) -> bool:
+    """Whether it is the product of a large parameter, derivatives by which are products, too."""
+    if equation.primitive.name != "dot_general" or any(equation.params["dimension_numbers"][1]):
+        return False
+    return any(
+        isinstance(x, Symbols)
+        and x.nodes.size >= OUTER
+        and all(graph.nodes[i].operation == INPUT for i in x.nodes.ravel().tolist())
+        for x in arguments
+    )
 
 
 def _pulled(equation, results: tuple[int, ...], varying: tuple[int, ...]):
