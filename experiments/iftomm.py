@@ -143,7 +143,7 @@ def governor() -> mb.Multibody:
                 mass=mass,
                 centre=(0, 0, -centre),
                 inertia=(about, about, along),
-            )  # fmt: skip
+            )
         )
         ends = mb.Marker("slider"), mb.Marker(name, (0, 0, -LENGTH / 2))
         springs.append(
@@ -158,8 +158,8 @@ def governor_start() -> jaxdae.State:
     return jaxdae.State(q, jnp.array([SPIN, 0.0, 0.0, 0.0]))
 
 
-def governor_motion(times, **options) -> np.ndarray:
-    """Turn, height and opening of the governor by SciPy, from equations derived by hand.
+def governor_rates(t: float, y) -> list:
+    """Rates of turn, height and opening and of their rates, from equations derived by hand.
 
     With the rods' moments `I` about their hinges and `I0` about themselves, the length `d` of a
     spring and its force `F = k (d - d0) + c d'`, and the opening `b` of both rods:
@@ -168,27 +168,29 @@ def governor_motion(times, **options) -> np.ndarray:
         m_s s'' = -m_s g - 2 F dd/ds
         (J + 2 (I sin^2 b + I0 cos^2 b)) turn'' = -4 (I - I0) sin b cos b b' turn'
     """
+    del t
     own = ROD * WIDTH**2 / 6
     rod = ROD * (LENGTH**2 + WIDTH**2) / 12 + ROD * LENGTH**2 / 4 + BALL * LENGTH**2
     fixed = own + BLOCK * SLIDER**2 / 6
+    _, s, b, spin, s_dot, b_dot = y
+    sin, cos = np.sin(b), np.cos(b)
+    up, out = LENGTH - 0.5 * LENGTH * cos - s, 0.5 * LENGTH * sin
+    d = np.hypot(up, out)
+    by_b, by_s = 0.5 * LENGTH * (out * cos + up * sin) / d, -up / d
+    force = STIFFNESS * (d - RELAXED) + DAMPING * (by_b * b_dot + by_s * s_dot)
+    opening = (rod - own) * sin * cos * spin**2 - force * by_b
+    opening -= (ROD / 2 + BALL) * GRAVITY * LENGTH * sin
+    moment = fixed + 2 * (rod * sin**2 + own * cos**2)
+    slower = -4 * (rod - own) * sin * cos * b_dot * spin / moment
+    lifted = -GRAVITY - 2 * force * by_s / BLOCK
+    return [spin, s_dot, b_dot, slower, lifted, opening / rod]
 
-    def rates(t, y):
-        _, s, b, spin, s_dot, b_dot = y
-        sin, cos = np.sin(b), np.cos(b)
-        up, out = LENGTH - 0.5 * LENGTH * cos - s, 0.5 * LENGTH * sin
-        d = np.hypot(up, out)
-        by_b, by_s = 0.5 * LENGTH * (out * cos + up * sin) / d, -up / d
-        force = STIFFNESS * (d - RELAXED) + DAMPING * (by_b * b_dot + by_s * s_dot)
-        opening = (rod - own) * sin * cos * spin**2 - force * by_b
-        opening -= (ROD / 2 + BALL) * GRAVITY * LENGTH * sin
-        moment = fixed + 2 * (rod * sin**2 + own * cos**2)
-        slower = -4 * (rod - own) * sin * cos * b_dot * spin / moment
-        lifted = -GRAVITY - 2 * force * by_s / BLOCK
-        return [spin, s_dot, b_dot, slower, lifted, opening / rod]
 
+def governor_motion(times, **options) -> np.ndarray:
+    """Turn, height and opening of the governor by SciPy, shape `(3, times)`."""
     settings = {"method": "Radau", "rtol": 1e-11, "atol": 1e-13} | options
     y0 = [0.0, HEIGHT, OPENING, SPIN, 0.0, 0.0]
-    found = solve_ivp(rates, (0.0, times[-1]), y0, t_eval=times, **settings)
+    found = solve_ivp(governor_rates, (0.0, times[-1]), y0, t_eval=times, **settings)
     return found.y[:3]
 
 

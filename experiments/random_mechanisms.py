@@ -1,4 +1,4 @@
-"""Mechanisms at random: trees and loops from a seed, assembled from a rough guess, simulated, checked.
+"""Mechanisms at random: trees and loops from a seed, assembled from rough guesses and simulated.
 
     python experiments/random_mechanisms.py [--draws 16] [--out results/random_mechanisms]
 
