@@ -540,7 +540,7 @@ def _mechanism(kind: int, draw: int) -> Mechanism:
 
 
 def examined(kind: int, draw: int) -> dict[str, Any]:
-    """What the library makes of a mechanism: a record of numbers, and in words why there are none."""
+    """What the library makes of a mechanism, as numbers, or in words why there are none."""
     made = mechanism(kind, draw)
     system = made.system
     record: dict[str, Any] = {

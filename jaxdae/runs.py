@@ -112,8 +112,8 @@ def simulate(
             every saved state, onto the constraints. `"auto"` takes `diffrax.Dopri8()`, or
             `Rodas5P()` for stiff equations: where the fastest root at the start asks the former for
             more than thousand steps, and a trial of the latter shows that its steps cost a third of
-            these at most; `Projected(Rodas5P())` for constraints that nothing stabilizes. A run by it
-            that a singular position stops, or leaves in doubt, is made again with
+            these at most; `Projected(Rodas5P())` for constraints that nothing stabilizes. A run by
+            it that a singular position stops, or leaves in doubt, is made again with
             `solve=SingularityRobust()` where the formulation leaves its solve open. Inside
             `jax.jit` and other transformations, where no numbers are known, it is
             `diffrax.Dopri8()`. `Trajectory.solver` and `why_solver` say what was taken and why.
