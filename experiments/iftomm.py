@@ -202,8 +202,11 @@ def folded(loops: int, *, jointed: bool, t1: float = 10.0) -> dict[str, Any]:
         jointed: whether bodies on joints, in place of natural coordinates.
         t1: end [s].
     """
-    system = jointed_four_bars(loops) if jointed else FourBars(loops)
-    begin = parallel(loops, np.pi / 2, -1.0) if jointed else system.parallel(np.pi / 2, -1.0)
+    if jointed:
+        system, begin = jointed_four_bars(loops), parallel(loops, np.pi / 2, -1.0)
+    else:
+        system = FourBars(loops)
+        begin = system.parallel(np.pi / 2, -1.0)
     clock = time.perf_counter(), time.process_time()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -398,7 +398,7 @@ def _redundant(shape, rng, variant):
     other = np.array([rng.uniform(0.2, 0.5), 0.0, 0.0])
     anchor = two.place + two.turn @ other
     pair = ("c0", None, bodies[-1].name, anchor, other)
-    loops = [mb.HingeLoop(*pair, (0, 1, 0))]
+    loops: list[Any] = [mb.HingeLoop(*pair, (0, 1, 0))]
     if variant == "twice":
         loops.append(mb.Connection("c1", *pair[1:]))
     # Springs pull it out of its plane, which costs nothing but reactions.
@@ -431,8 +431,8 @@ def _geared(shape, rng, kind):
             mb.PointOnPlane("c1", None, "b1", (0, 0.5, 0), normal=(0, 1, 0)),
         ]
     else:
-        numbers = [jnp.asarray(x) for x in (rng.normal(), rng.normal(), rng.uniform(1, 6))]
-        loops = [mb.PrescribedJoint("c0", "j0", Sine(*numbers))]
+        middle, size, rate = map(jnp.asarray, (rng.normal(), rng.normal(), rng.uniform(1, 6)))
+        loops = [mb.PrescribedJoint("c0", "j0", Sine(middle, size, rate))]
     system = mb.Multibody(bodies, loops, forces=forces(shape, rng, bodies))
     # Teeth mesh in many places; a guess is within half a tooth.
     return system, near(system, q, rng, 0.002 if kind == "gears" else 0.1), None
