@@ -329,7 +329,7 @@ def forces(shape, rng, bodies):
             mb.SpringDamper("spring", mb.Distance(*ends), **spring, damping=rng.uniform(0.1, 3))
         )
     if shape.random() < 0.2:
-        found.append(mb.Bushing("bushing", *ends, 30.0, 1.0, 1.0, 0.1))
+        found.append(mb.Bushing("bushing", ends[0], ends[1], 30.0, 1.0, 1.0, 0.1))
     if shape.random() < 0.2 and len(bodies) > 1:
         found.append(mb.GravityCompensation("balance", bodies[0].name, 0.5))
     return found
