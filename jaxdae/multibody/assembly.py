@@ -22,7 +22,8 @@ from jaxdae.multibody.closures import (
 from jaxdae.multibody.joints import Pose
 from jaxdae.multibody.system import Multibody
 from jaxdae.systems import ConsistencyError, consistent_state, State
-from jaxdae.systems.checks import check_finite, check_functions
+from jaxdae.systems.checks import check_finite
+from jaxdae.systems.consistent import check_once
 from jaxdae.systems.kinematics import moved
 from jaxdae.systems.precision import as_floats, in_dtype
 
@@ -72,7 +73,7 @@ def assemble(
     (q,) = as_floats(start.q if q is None else q)
     state = State(q, start.v.astype(q.dtype), start.w.astype(q.dtype))
     system = in_dtype(system, state.q.dtype)
-    check_functions(system, state, t=t, forces=False)
+    check_once(system, state, t)
     check_finite(state)
     t, free = jnp.asarray(t, state.q.dtype), _free(system, fixed)
     limit = float(np.finfo(state.q.dtype).eps) ** (2 / 3)
