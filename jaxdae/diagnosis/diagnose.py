@@ -41,7 +41,7 @@ from jaxdae.memory import Memory
 from jaxdae.simulation.problem import default_tolerance, Method, Problem, ROUND_OFF
 from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.grid import known_ends
-from jaxdae.systems import constraint_residuals, generalized_energy
+from jaxdae.systems import constraint_residuals
 from jaxdae.systems.dynamics import has_reaction_forces
 from jaxdae.systems.kinematics import coordinate_rate, has_rate
 
@@ -254,32 +254,26 @@ def read_row(system, controller, t, state) -> SurveyedRow:
     """What the diagnostics need of one state."""
     q, v = state.q, state.v
     t = jnp.asarray(t, q.dtype)
-    u = control_input(controller, t, state)
+    w, u = state.w, control_input(controller, t, state)
     residual = constraint_residuals(system, t, q, v)
     jac = jacobian_at(system, t, q, v)
-    dependent = has_reaction_forces(system, t, q, v, state.w, u)
+    dependent = has_reaction_forces(system, t, q, v, w, u)
     largest = lambda x: jnp.max(jnp.abs(x), initial=0.0)  # noqa: E731
+    # Energies are traced once each, for all that is asked of them.
+    kinetic, by_time_and_speed = jax.linearize(lambda t, v: system.kinetic_energy(t, q, v), t, v)
+    along = by_time_and_speed(jnp.zeros_like(t), v)
+    potential, (of_time, slope) = jax.value_and_grad(system.potential_energy, argnums=(0, 1))(t, q)
+    explicit = by_time_and_speed(jnp.ones_like(t), jnp.zeros_like(v)) - of_time
+    _, dissipated = jax.jvp(lambda v: system.dissipation(t, q, v), (v,), (v,))
     return SurveyedRow(
         jac,
-        generalized_energy(system, t, q, v),
-        system.potential_energy(t, q),
-        _power(system, t, state, u),
+        along - kinetic + potential,  # generalized_energy
+        potential,
+        system.force(t, q, v, w, u) @ v - dissipated - explicit,
         jnp.maximum(largest(residual.phi), largest(residual.phi_dot)),
         jnp.asarray(jnp.inf, q.dtype) if dependent else largest(residual.phi_dot - jac @ v),
-        jnp.sum(jnp.abs(jax.grad(system.potential_energy, argnums=1)(t, q))),
+        jnp.sum(jnp.abs(slope)),
     )
-
-
-def _power(system, t, state, u):
-    """Power of forces, dissipation and explicit time, without the reactions."""
-    q, v, w = state.q, state.v, state.w
-    _, dissipated = jax.jvp(lambda v: system.dissipation(t, q, v), (v,), (v,))
-
-    def lagrangian(t):
-        return system.kinetic_energy(t, q, v) - system.potential_energy(t, q)
-
-    _, explicit = jax.jvp(lagrangian, (t,), (jnp.ones_like(t),))
-    return system.force(t, q, v, w, u) @ v - dissipated - explicit
 
 
 def _survey(system, controller, ts, state) -> SurveyedRow:

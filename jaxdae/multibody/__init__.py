@@ -63,6 +63,7 @@ from jaxdae.multibody.lengths import (
     Coordinate as Coordinate,
     Distance as Distance,
 )
+from jaxdae.multibody.limits import BallAngle as BallAngle
 from jaxdae.multibody.motors import ElectricMotor as ElectricMotor, Motor as Motor
 from jaxdae.multibody.mujoco import (
     ImportedMechanism as ImportedMechanism,
