@@ -12,7 +12,8 @@ from jaxdae.checks import are_known
 from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.multibody.system import HALF_A_TURN, Multibody
 from jaxdae.systems import ConsistencyError, consistent_state, State
-from jaxdae.systems.checks import check_finite, check_functions
+from jaxdae.systems.checks import check_finite
+from jaxdae.systems.consistent import check_once
 from jaxdae.systems.kinematics import moved
 from jaxdae.systems.precision import as_floats, in_dtype
 
@@ -62,7 +63,7 @@ def assemble(
     (q,) = as_floats(start.q if q is None else q)
     state = State(q, start.v.astype(q.dtype), start.w.astype(q.dtype))
     system = in_dtype(system, state.q.dtype)
-    check_functions(system, state, t=t, forces=False)
+    check_once(system, state, t)
     check_finite(state)
     problem = system.without_rotation(np.asarray(q))
     if problem is not None:

@@ -133,7 +133,7 @@ def consistent_state(
     """
     state = State(q, v, w)
     system = in_dtype(system, state.q.dtype)
-    _check_once(system, state, t)
+    check_once(system, state, t)
     if program is not None:
         refuse_rates(system, "consistent_state with `program`")
     held, free = _held(system, t, state, fixed)
@@ -155,7 +155,7 @@ def consistent_state(
     return (out, projection) if report else out
 
 
-def _check_once(system: System, state: State, t) -> None:
+def check_once(system: System, state: State, t) -> None:
     """Shapes of everything declared, once for each declaration."""
     leaves, structure = jax.tree.flatten((system, state))
     key = (structure, *((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves))
