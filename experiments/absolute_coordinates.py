@@ -44,7 +44,8 @@ def absolute(system: mb.Multibody) -> mb.Multibody:
 def _in_place_of(body: mb.Body) -> Any:
     """The closing joint that leaves a body what its joints in a tree do."""
     turn = np.asarray(body.at_rest().turn)
-    kinds, joints = [type(x) for x in body.joints], body.joints
+    joints: Any = body.joints
+    kinds = [type(x) for x in joints]
     at = next((np.asarray(x.at) for x in joints if x.at is not None), np.zeros(3))
     names = (f"joints of {body.name}", body.parent, body.name)
     pair = (*names, np.asarray(body.position) + turn @ at, at)

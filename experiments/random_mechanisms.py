@@ -10,6 +10,7 @@ Records are appended to a file, and those that are there are not made again.
 """
 
 import argparse
+import importlib
 import json
 import re
 import warnings
@@ -615,8 +616,7 @@ def beside_mujoco(kind: int, draw: int) -> float | None:
     Returns:
         The part; `None` for joints that MuJoCo has not.
     """
-    import mujoco
-
+    mujoco: Any = importlib.import_module("mujoco")
     made = mechanism(kind, draw)
     tree = mb.Multibody(made.system.bodies)
     if any(isinstance(x, mb.Screw) for x in tree.joints()):
