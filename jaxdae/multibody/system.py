@@ -203,6 +203,7 @@ class Multibody(System):
 
     def poses(self, q: Float[Array, " n"]) -> dict[str | None, Pose]:
         """Poses of all bodies by name; the ground is `None`."""
+        self._check_counts(q)
         found = self.tree().body_poses(q)
         ground = Pose(jnp.zeros(3, q.dtype), rotations.none(q.dtype))
         poses = {x.name: Pose(found.place[i], found.turn[i]) for i, x in enumerate(self.bodies)}
@@ -210,6 +211,7 @@ class Multibody(System):
 
     def twists(self, q: Float[Array, " n"], v: Float[Array, " n_v"]) -> dict[str | None, Twist]:
         """How all bodies move, by name, each in its own axes."""
+        self._check_counts(q, v)
         found = self.tree().body_twists(q, v)
         twists: dict[str | None, Twist] = {
             None: Twist(jnp.zeros(3, q.dtype), jnp.zeros(3, q.dtype))
@@ -233,10 +235,12 @@ class Multibody(System):
 
     def kinetic_energy(self, t, q, v):
         """T of bodies and armatures [J]."""
+        self._check_counts(q, v)
         return self.tree().kinetic_energy(q, v)
 
     def mass_matrix(self, t, q):
         """Mass matrix by composite rigid bodies, shape `(n_v, n_v)`."""
+        self._check_counts(q)
         return self.tree().mass_matrix(q)
 
     def bias_force(self, t, q, v):
@@ -256,6 +260,7 @@ class Multibody(System):
 
     def potential_energy(self, t, q):
         """V of weights, springs and forces [J]."""
+        self._check_counts(q)
         weights = self.tree().weight_energy(q, self.gravity)
         return weights + self.spring_energy(q) + self._force_energy(t, q)
 
