@@ -167,3 +167,15 @@ def test_rows_that_are_zero_are_left_out(inner):
     a, lam = solve(mass, force, jnp.zeros_like(jac), rhs)
     np.testing.assert_allclose(a, jnp.linalg.solve(mass, force), rtol=0, atol=1e-13)
     assert (lam == 0).all()
+
+
+def test_equations_at_round_off_are_no_pivots(rng):
+    """Beside others a row of round-off says nothing, whatever its direction."""
+    jac = rng.normal(size=(2, 5))
+    rows = np.stack([jac[0], 1e-17 * rng.normal(size=5), jac[1]])
+    mass = np.diag(rng.uniform(0.5, 2.0, 5))
+    force, rhs = rng.normal(size=5), rng.normal(size=2)
+    a, lam = MinimumNormSolve(rank=2.0)(mass, force, rows, np.array([rhs[0], 0.0, rhs[1]]))
+    alone, among = FullRankSolve()(mass, force, jac, rhs)
+    np.testing.assert_allclose(a, alone, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(lam, [among[0], 0.0, among[1]], rtol=1e-10, atol=1e-12)
