@@ -188,7 +188,14 @@ def test_every_page_is_in_the_navigation():
 
 @pytest.mark.parametrize(
     "page",
-    ["papers.md", "benchmarks.md", "howto/gains.md", "howto/control.md", "howto/solver.md"],
+    [
+        "papers.md",
+        "benchmarks.md",
+        "howto/gains.md",
+        "howto/control.md",
+        "howto/solver.md",
+        "howto/geometry.md",
+    ],
 )
 def test_numbers_of_committed_runs_stand_in_their_places(page, scripts):
     measured = scripts[3]
