@@ -310,8 +310,8 @@ def claims(results: dict) -> list[Claim]:
         ),
         Claim(
             f"The objective falls from {hand.cost:.3f} by hand to {best.cost:.3f}: the flywheel "
-            f"goes from {hand.mass:.1f} to {best.mass:.1f} kg, the gains to {drive.K_P:.2f} "
-            f"V s/rad and {drive.K_I:.1f} V/rad. The speed deviates by {best.deviation:.3f} instead of "
+            f"is of {best.mass:.1f} instead of {hand.mass:.1f} kg, the gains are {drive.K_P:.2f} V s/rad "
+            f"and {drive.K_I:.1f} V/rad. The speed deviates by {best.deviation:.3f} instead of "
             f"{hand.deviation:.3f} rad/s (rms), the winding takes {best.heat:.1f} instead of "
             f"{hand.heat:.1f} W.",
             best.cost < 0.95 * hand.cost,
