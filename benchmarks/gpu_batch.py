@@ -32,7 +32,7 @@ from competitors.base import version_of
 from problems import andrews, Case, chain, four_bar, two_link
 
 from jaxdae.kernels import kernel_report
-from jaxdae.kernels.cuda.assembler import AssemblyError
+from jaxdae.kernels.cuda.assembler import AssemblerError
 from jaxdae.kernels.cuda.report import Device, DEVICES
 from jaxdae.solvers import RK4
 from jaxdae.storage.files import write_json
@@ -171,7 +171,7 @@ def estimates(case: Case, precision: str, members: int) -> dict[str, Any]:
     start = jnp.asarray(case.problem.y, precision)
     try:
         return kernel_report(run, start, members=members).as_json()
-    except (AssemblyError, ValueError) as error:
+    except (AssemblerError, ValueError) as error:
         return {"missing": str(error)}
 
 

@@ -41,7 +41,7 @@ from jaxdae.memory import Memory
 from jaxdae.simulation.problem import default_tolerance, Method, Problem, ROUND_OFF
 from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.grid import known_ends
-from jaxdae.systems import constraint_residuals, generalized_energy
+from jaxdae.systems import constraint_residuals
 from jaxdae.systems.dynamics import has_reaction_forces
 from jaxdae.systems.kinematics import coordinate_rate, has_rate
 
@@ -227,7 +227,7 @@ def _with_last(examined: ExaminedRows, run) -> ExaminedRows:
     return examined._replace(ts=ts, ys=ys)
 
 
-class Row(NamedTuple):
+class SurveyedRow(NamedTuple):
     """What is read of one state.
 
     Args:
@@ -250,39 +250,33 @@ class Row(NamedTuple):
     slope: Any
 
 
-def read_row(system, controller, t, state) -> Row:
+def read_row(system, controller, t, state) -> SurveyedRow:
     """What the diagnostics need of one state."""
     q, v = state.q, state.v
     t = jnp.asarray(t, q.dtype)
-    u = control_input(controller, t, state)
+    w, u = state.w, control_input(controller, t, state)
     residual = constraint_residuals(system, t, q, v)
     jac = jacobian_at(system, t, q, v)
-    dependent = has_reaction_forces(system, t, q, v, state.w, u)
+    dependent = has_reaction_forces(system, t, q, v, w, u)
     largest = lambda x: jnp.max(jnp.abs(x), initial=0.0)  # noqa: E731
-    return Row(
+    # Energies are traced once each, for all that is asked of them.
+    kinetic, by_time_and_speed = jax.linearize(lambda t, v: system.kinetic_energy(t, q, v), t, v)
+    along = by_time_and_speed(jnp.zeros_like(t), v)
+    potential, (of_time, slope) = jax.value_and_grad(system.potential_energy, argnums=(0, 1))(t, q)
+    explicit = by_time_and_speed(jnp.ones_like(t), jnp.zeros_like(v)) - of_time
+    _, dissipated = jax.jvp(lambda v: system.dissipation(t, q, v), (v,), (v,))
+    return SurveyedRow(
         jac,
-        generalized_energy(system, t, q, v),
-        system.potential_energy(t, q),
-        _power(system, t, state, u),
+        along - kinetic + potential,  # generalized_energy
+        potential,
+        system.force(t, q, v, w, u) @ v - dissipated - explicit,
         jnp.maximum(largest(residual.phi), largest(residual.phi_dot)),
         jnp.asarray(jnp.inf, q.dtype) if dependent else largest(residual.phi_dot - jac @ v),
-        jnp.sum(jnp.abs(jax.grad(system.potential_energy, argnums=1)(t, q))),
+        jnp.sum(jnp.abs(slope)),
     )
 
 
-def _power(system, t, state, u):
-    """Power of forces, dissipation and explicit time, without the reactions."""
-    q, v, w = state.q, state.v, state.w
-    _, dissipated = jax.jvp(lambda v: system.dissipation(t, q, v), (v,), (v,))
-
-    def lagrangian(t):
-        return system.kinetic_energy(t, q, v) - system.potential_energy(t, q)
-
-    _, explicit = jax.jvp(lagrangian, (t,), (jnp.ones_like(t),))
-    return system.force(t, q, v, w, u) @ v - dissipated - explicit
-
-
-def _survey(system, controller, ts, state) -> Row:
+def _survey(system, controller, ts, state) -> SurveyedRow:
     """Rows read, each array with an axis of times."""
 
     def block(*at):
@@ -296,7 +290,7 @@ def _survey(system, controller, ts, state) -> Row:
 
     columns = in_blocks(block, BLOCK, ts, state)
     jac = columns[:, :-6].reshape(len(columns), -1, state.v.shape[1])
-    return Row(jac, *columns[:, -6:].T)
+    return SurveyedRow(jac, *columns[:, -6:].T)
 
 
 # Of the last systems and controllers, which an entry keeps alive.
@@ -371,7 +365,7 @@ def _crossings(system, formulation, ts, states, jac, near: list[NearSingularity]
     return [branches.crossing(system, x, ts, states, scales[:, 0], int(rank)) for x in near]
 
 
-def energy_deviation(xp, ts, rows: Row, work=None):
+def energy_deviation(xp, ts, rows: SurveyedRow, work=None):
     """Largest error of the energy balance [J], and what of it the quadrature may be.
 
     The work is integrated, or by the trapezoidal rule on the power of the rows. The error is NaN
@@ -427,7 +421,7 @@ def balance_is_known(formulation, work) -> bool:
     return work is not None or formulation.capabilities.enforces_constraints
 
 
-def _unresolved(ts, rates, rows: Row) -> float:
+def _unresolved(ts, rates, rows: SurveyedRow) -> float:
     """Error of the balance in times in which rows do not follow the motion [J].
 
     Coordinates have then changed by other than the mean of their rates at both ends: a motion that
@@ -452,7 +446,7 @@ _OF_MASS = (
 
 
 def _of_energy(
-    formulation, examined: ExaminedRows, rows: Row, rates
+    formulation, examined: ExaminedRows, rows: SurveyedRow, rates
 ) -> tuple[bool, Finding | None]:
     """Whether the balance of energy is known to hold along a run, and what is wrong with it."""
     if not balance_is_known(formulation, examined.work):

@@ -53,7 +53,7 @@ class SparseSolve(AbstractSolve):
     def dynamics(self, evaluate, system, t, y, u, lam):
         return entries(system, find_sparsity(system, y), t, y.q, y.v, y.w, u)
 
-    def accelerate(self, dynamics: "Entries", rhs):
+    def accelerate(self, dynamics: "SparseDynamics", rhs):
         d = dynamics
         return d.pattern.solver.solve(d.mass, d.jac, d.force, rhs)
 
@@ -150,7 +150,7 @@ class Columns(NamedTuple):
         return flat.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-class Entries(Module):
+class SparseDynamics(Module):
     """What `evaluate` gives, with `mass` and `jac` by the entries that may be nonzero."""
 
     mass: Float[Array, " k"]
@@ -162,7 +162,7 @@ class Entries(Module):
     pattern: Sparsity = eqx.field(static=True)
 
 
-def entries(system: System, pattern: Sparsity, t, q, v, w=None, u=None) -> Entries:
+def entries(system: System, pattern: Sparsity, t, q, v, w=None, u=None) -> SparseDynamics:
     """What `evaluate` gives, by the entries that may be nonzero."""
     q, v, w = as_floats(q, v, w)
     t = jnp.asarray(t, q.dtype)
@@ -171,7 +171,7 @@ def entries(system: System, pattern: Sparsity, t, q, v, w=None, u=None) -> Entri
     mass, jac, inertial = _matrices(system, pattern, t, q, v)
     force = inertial + applied_force(system, t, q, v, w, u)
     gamma, phi, phi_dot = constraint_bias(system, t, q, v)
-    return Entries(mass, force, jac, gamma, phi, phi_dot, pattern)
+    return SparseDynamics(mass, force, jac, gamma, phi, phi_dot, pattern)
 
 
 def _matrices(system: System, pattern: Sparsity, t, q, v):

@@ -63,6 +63,7 @@ from jaxdae.multibody.lengths import (
     Coordinate as Coordinate,
     Distance as Distance,
 )
+from jaxdae.multibody.limits import BallAngle as BallAngle
 from jaxdae.multibody.motors import ElectricMotor as ElectricMotor, Motor as Motor
 from jaxdae.multibody.mujoco import (
     ImportedMechanism as ImportedMechanism,
@@ -91,6 +92,7 @@ from jaxdae.multibody.springs import (
     TorsionSpring as TorsionSpring,
 )
 from jaxdae.multibody.stops import DryFriction as DryFriction, Stop as Stop
+from jaxdae.multibody.surfaces import read_surfaces as read_surfaces, Surface as Surface
 from jaxdae.multibody.system import Multibody as Multibody
 from jaxdae.multibody.tendons import FixedTendon as FixedTendon, SpatialTendon as SpatialTendon
 from jaxdae.multibody.wrapping import Cylinder as Cylinder, Sphere as Sphere

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from jaxdae.multibody import rotation_vectors, rotations
 from jaxdae.multibody.forces import AbstractForce, BALL, BODY, Load, Marker
 from jaxdae.multibody.joints import space_vector, Wrench
-from jaxdae.multibody.lengths import AbstractLength, Moving
+from jaxdae.multibody.lengths import AbstractLength, MovingLength
 from jaxdae.systems.precision import as_floats
 
 
@@ -119,7 +119,7 @@ class Site(AbstractLength):
     def moving(self, motion):
         here = Wrench(self.gear[:3], self.gear[3:]).at(self.marker.relative())
         load = Load({self.marker.body: here})
-        return Moving(jnp.zeros((), motion.gravity.dtype), load.power(motion), load)
+        return MovingLength(jnp.zeros((), motion.gravity.dtype), load.power(motion), load)
 
 
 class BallTransmission(AbstractLength):
@@ -149,4 +149,4 @@ class BallTransmission(AbstractLength):
         values = motion.values[self.joint]
         turn = rotations.from_quaternion(values)
         load = Load({}, {self.joint: turn.T @ self.gear if self.in_parent else self.gear})
-        return Moving(self.length(motion.poses, motion.values), load.power(motion), load)
+        return MovingLength(self.length(motion.poses, motion.values), load.power(motion), load)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.multibody.applied import GravityCompensation
 from jaxdae.multibody.bodies import Weld
 from jaxdae.multibody.forces import total_load
@@ -33,9 +34,8 @@ class _Compared(NamedTuple):
 def compare(mujoco, model, system: Multibody):
     """Refuse a system whose energies, powers or residuals are not MuJoCo's."""
     model = copy.copy(model)
-    _only_what_is_modelled(mujoco, model)
+    _only_what_is_modelled(mujoco, model, system)
     data, rng = mujoco.MjData(model), np.random.default_rng(0)
-    ours = jax.jit(_numbers)
     for _ in range(STATES):
         data.qvel, data.ctrl = rng.normal(size=model.nv), rng.normal(size=model.nu)
         data.act = rng.normal(size=model.na)
@@ -46,21 +46,24 @@ def compare(mujoco, model, system: Multibody):
                       mujoco.mj_energyPos, mujoco.mj_energyVel):  # fmt: skip
             stage(model, data)
         state = (jnp.asarray(x, float) for x in (data.qpos, data.qvel, data.act, data.ctrl))
-        _check(_pairs(mujoco, model, system, data, jax.device_get(ours(system, *state))))
+        _check(_pairs(mujoco, model, system, data, jax.device_get(_numbers(system, *state))))
 
 
-def _only_what_is_modelled(mujoco, model):
-    """Without contacts and limits, which are left out and said to be."""
+def _only_what_is_modelled(mujoco, model, system: Multibody):
+    """Without contacts, and without limits but those that motors have."""
     bits = mujoco.mjtDisableBit
     model.opt.disableflags |= int(bits.mjDSBL_CONTACT) | int(bits.mjDSBL_LIMIT)
-    model.opt.disableflags |= int(bits.mjDSBL_CLAMPCTRL)
     model.opt.enableflags = 0
-    model.actuator_forcelimited[:] = model.jnt_actfrclimited[:] = 0
+    for i, motor in enumerate(system.motors):
+        model.actuator_ctrllimited[i] &= getattr(motor, "input_range", None) is not None
+        model.actuator_forcelimited[i] &= getattr(motor, "force_range", None) is not None
+    model.jnt_actfrclimited[:] = 0
     model.actuator_actlimited[:] = model.tendon_actfrclimited[:] = 0
     # A setting of its integration: forces by the activation at the end of the step.
     model.actuator_actearly[:] = 0
 
 
+@jit(options=BRIEFLY)
 def _numbers(system: Multibody, q, v, w, u) -> dict:
     """Energies, powers, rates of activations, residuals of loops."""
     # Of MuJoCo's soft constraints dry friction and limits are no passive forces there.

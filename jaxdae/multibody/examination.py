@@ -15,7 +15,15 @@ from jaxdae.multibody.exact_motion import exact_motion, ExactMotion
 from jaxdae.multibody.mjcf_settings import write_settings
 from jaxdae.multibody.mujoco import compiled, load_mujoco, Names, read_mujoco
 from jaxdae.multibody.soft_constraints import Setting, setting_for_step, Softness
-from jaxdae.multibody.soft_runs import equalities, Equality, run, silent, SoftRun, Start, start_of
+from jaxdae.multibody.soft_runs import (
+    equalities,
+    run,
+    silent,
+    SoftEquality,
+    SoftRun,
+    SoftStart,
+    start_of,
+)
 from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_positive_number
 from jaxdae.systems import State
@@ -184,7 +192,7 @@ def doctor(
     return report
 
 
-def _loops(mujoco, model) -> list[Equality]:
+def _loops(mujoco, model) -> list[SoftEquality]:
     bits = mujoco.mjtDisableBit
     off = int(bits.mjDSBL_EQUALITY) | int(bits.mjDSBL_CONSTRAINT)
     if not model.eq_active0.any() or model.opt.disableflags & off:
@@ -203,13 +211,13 @@ def _loops(mujoco, model) -> list[Equality]:
     return equalities(mujoco, model, lambda i: names("equality", i))
 
 
-def _state(rest: State, start: Start) -> State:
+def _state(rest: State, start: SoftStart) -> State:
     """The start for the exact motion."""
     q, v = (jnp.asarray(x, rest.q.dtype) for x in (start.qpos, start.qvel))
     return State(q, v, rest.w)
 
 
-def best_setting(mujoco, model, loops, start: Start, end: float, integrator: str, own: SoftRun):
+def best_setting(mujoco, model, loops, start: SoftStart, end: float, integrator: str, own: SoftRun):
     """The suggestion, or `None`, and the run with the best setting of theory."""
     best: tuple[float, Setting, SoftRun] | None = None
     for steps in _STEPS:
@@ -260,7 +268,7 @@ def _with_motion(report: LoopReport, system, state: State, ctrl) -> LoopReport:
     return report._replace(exact=exact, differences=(found[0], found[1]), remark=remark)
 
 
-def _with_rk4(mujoco, model, loops, start: Start, report: LoopReport, labels) -> LoopReport:
+def _with_rk4(mujoco, model, loops, start: SoftStart, report: LoopReport, labels) -> LoopReport:
     """With a run by RK4, where what is left of differences is of the steps."""
     assert report.exact is not None
     other, before = copy.copy(model), report.differences[1]

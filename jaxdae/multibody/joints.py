@@ -142,6 +142,8 @@ class AbstractJoint(Module):
 
     size: ClassVar[int]
     freedoms: ClassVar[int]
+    # Of its steps; of most joints there is one.
+    step_freedoms: ClassVar[tuple[int, ...]]
     name: eqx.AbstractVar[str]
 
     @property
@@ -206,6 +208,7 @@ class _Single(AbstractJoint):
 
     size: ClassVar[int] = 1
     freedoms: ClassVar[int] = 1
+    step_freedoms: ClassVar[tuple[int, ...]] = (1,)
 
     name: str = eqx.field(static=True)
     axis: Float[Array, " 3"] = eqx.field(converter=unit_vector, default=(0.0, 0.0, 1.0))
@@ -341,6 +344,7 @@ class Ball(AbstractJoint):
 
     size: ClassVar[int] = 4
     freedoms: ClassVar[int] = 3
+    step_freedoms: ClassVar[tuple[int, ...]] = (3,)
 
     name: str = eqx.field(static=True)
     anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
@@ -390,6 +394,7 @@ class Free(AbstractJoint):
 
     size: ClassVar[int] = 7
     freedoms: ClassVar[int] = 6
+    step_freedoms: ClassVar[tuple[int, ...]] = (3, 3)
 
     name: str = eqx.field(static=True)
     damping: float | Float[Array, " 6"] = 0.0

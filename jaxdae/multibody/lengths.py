@@ -13,7 +13,7 @@ from jaxdae.multibody.joints import Pose, Wrench
 from jaxdae.reprs import Module
 
 
-class Moving(NamedTuple):
+class MovingLength(NamedTuple):
     """A length in a motion.
 
     Args:
@@ -43,7 +43,7 @@ class AbstractLength(Module):
     def parts(self) -> tuple[Part, ...]:
         """Names of bodies, and of hinges and slides, that it depends on."""
 
-    def moving(self, motion: Motion) -> Moving:
+    def moving(self, motion: Motion) -> MovingLength:
         """Its value, its rate, and what a unit of force along it does."""
         bodies = {name for _, kind, name in self.parts() if kind == BODY and name is not None}
         joints = {name for _, kind, name in self.parts() if kind == COORDINATE and name is not None}
@@ -58,7 +58,7 @@ class AbstractLength(Module):
         of_poses, of_values = pull(jnp.ones_like(found))
         wrenches = {name: Wrench.dual(poses[name], x) for name, x in of_poses.items()}
         load = Load(wrenches, of_values)
-        return Moving(found, load.power(motion), load)
+        return MovingLength(found, load.power(motion), load)
 
 
 class Coordinate(AbstractLength):
@@ -79,7 +79,7 @@ class Coordinate(AbstractLength):
 
     def moving(self, motion):
         value, speed = motion.values[self.joint], motion.speeds[self.joint]
-        return Moving(value[0], speed[0], Load({}, {self.joint: jnp.ones_like(speed)}))
+        return MovingLength(value[0], speed[0], Load({}, {self.joint: jnp.ones_like(speed)}))
 
 
 def distance(one: Float[Array, " 3"], two: Float[Array, " 3"]) -> Float[Array, ""]:

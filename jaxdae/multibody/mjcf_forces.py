@@ -1,4 +1,4 @@
-"""Force elements by the numbers of MuJoCo: tendons, springs, dampers, fluids, friction, limits."""
+"""Force elements by the numbers of MuJoCo: tendons, springs, dampers, fluids, friction, stops."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -10,8 +10,9 @@ from jaxdae.multibody.applied import BallTransmission, GravityCompensation
 from jaxdae.multibody.fluids import BoxDrag
 from jaxdae.multibody.forces import AbstractForce, Marker
 from jaxdae.multibody.lengths import AbstractLength, Coordinate
+from jaxdae.multibody.limits import BallAngle, Limit, stop
 from jaxdae.multibody.springs import JointDamper, JointSpring, SpringDamper
-from jaxdae.multibody.stops import DryFriction, Stop
+from jaxdae.multibody.stops import DryFriction
 from jaxdae.multibody.system import unused
 from jaxdae.multibody.tendons import FixedTendon, SpatialTendon
 from jaxdae.multibody.wrapping import AbstractObstacle, Cylinder, Sphere
@@ -106,22 +107,56 @@ def _of_joint(mujoco, model, name: str, i: int, smooth: Smooth) -> Iterator[Abst
         )
     for (what, length), bound in zip(lengths, bounds, strict=True):
         yield from _friction(what, length, float(bound), smooth)
-    if single and model.jnt_limited[i]:
-        yield from _stop(name, Coordinate(name), model.jnt_range[i], smooth)
+    if smooth.limit_stiffness is not None:
+        for limit in joint_limits(mujoco, model, name, i):
+            yield stop(limit, smooth.limit_stiffness, smooth.limit_dissipation)
+
+
+def read_limits(mujoco, model, names: Callable) -> list[Limit]:
+    """Of joints and tendons."""
+    found = [
+        *(y for i in range(model.njnt) for y in joint_limits(mujoco, model, names("joint", i), i)),
+        *(y for i in range(model.ntendon) for y in _tendon_limits(mujoco, model, names, i)),
+    ]
+    taken: list[str] = []
+    for i, limit in enumerate(found):
+        found[i] = limit._replace(name=unused(limit.name, taken))
+        taken.append(found[i].name)
+    return found
+
+
+def joint_limits(mujoco, model, name: str, i: int) -> Iterator[Limit]:
+    """Of a joint; MuJoCo's constraint holds it a margin before the end."""
+    if not model.jnt_limited[i]:
+        return
+    low, high = map(float, model.jnt_range[i])
+    margin = float(model.jnt_margin[i])
+    if int(model.jnt_type[i]) == int(mujoco.mjtJoint.mjJNT_BALL):
+        yield Limit(name, BallAngle(name), None, max(low, high) - margin)
+    else:
+        yield Limit(name, Coordinate(name), low + margin, high - margin)
+
+
+def _tendon_limits(mujoco, model, names: Callable, i: int) -> Iterator[Limit]:
+    if model.tendon_limited[i]:
+        low, high = map(float, model.tendon_range[i])
+        margin, length = float(model.tendon_margin[i]), tendon_length(mujoco, model, names, i)
+        yield Limit(f"tendon {names('tendon', i)}", length, low + margin, high - margin)
 
 
 def _of_tendon(mujoco, model, names: Callable, i: int, smooth: Smooth) -> Iterator[AbstractForce]:
     name = names("tendon", i)
     stiffness = polynomial(model.tendon_stiffness[i], model.tendon_stiffnesspoly[i])
     damping = polynomial(model.tendon_damping[i], model.tendon_dampingpoly[i])
-    friction, limited = float(model.tendon_frictionloss[i]), model.tendon_limited[i]
+    friction = float(model.tendon_frictionloss[i])
     length = tendon_length(mujoco, model, names, i)
     if stiffness.any() or damping.any():
         relaxed = model.tendon_lengthspring[i]
         yield SpringDamper(f"tendon {name}", length, stiffness, relaxed, damping)
     yield from _friction(f"tendon {name}", length, friction, smooth)
-    if limited:
-        yield from _stop(f"tendon {name}", length, model.tendon_range[i], smooth)
+    if smooth.limit_stiffness is not None:
+        for limit in _tendon_limits(mujoco, model, names, i):
+            yield stop(limit, smooth.limit_stiffness, smooth.limit_dissipation)
 
 
 def _friction(name: str, length: AbstractLength, bound: float, smooth: Smooth):
@@ -136,13 +171,6 @@ def _friction(name: str, length: AbstractLength, bound: float, smooth: Smooth):
     yield DryFriction(f"friction of {name}", length, bound, smooth.friction_speed)
 
 
-def _stop(name: str, length: AbstractLength, ends, smooth: Smooth) -> Iterator[Stop]:
-    if smooth.limit_stiffness is not None:
-        low, high = map(float, ends)
-        stiffness, factor = smooth.limit_stiffness, smooth.limit_dissipation
-        yield Stop(f"stop of {name}", length, stiffness, low, high, factor)
-
-
 def site_marker(model, names: Callable, i: int) -> Marker:
     """A site: a point and axes of a body."""
     body = int(model.site_bodyid[i])
@@ -153,7 +181,8 @@ def tendon_length(mujoco, model, names: Callable, i: int) -> AbstractLength:
     """The sum of coordinates, or the path through sites and around geometries, of a tendon.
 
     Raises:
-        ValueError: for what its path goes around, where that has no counterpart here.
+        ValueError: for what its path goes around, where that has no counterpart here, and for a
+            path without length on one body.
     """
     kinds, first = mujoco.mjtWrap, int(model.tendon_adr[i])
     steps = range(first, first + int(model.tendon_num[i]))
@@ -178,6 +207,13 @@ def tendon_length(mujoco, model, names: Callable, i: int) -> AbstractLength:
             branches[-1].append(
                 _obstacle(mujoco, model, names, names("tendon", i), number, sphere, side)
             )
+    on = [model.site_bodyid[model.wrap_objid[x]] for x in steps
+          if model.wrap_type[x] == int(kinds.mjWRAP_SITE)]  # fmt: skip
+    if len({*model.body_weldid[on]}) == 1 and not model.tendon_length0[i] > 0:
+        raise ValueError(
+            f"read_mujoco: the length of the tendon {names('tendon', i)!r} is 0 m in every "
+            "position: its sites are one point of one body. Put them apart, or take it out."
+        )
     kept = [(x, d) for x, d in zip(branches, divisors, strict=True) if x]
     return SpatialTendon([x for x, _ in kept], [d for _, d in kept])
 

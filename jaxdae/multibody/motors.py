@@ -2,9 +2,10 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.checks import fails
+from jaxdae.checks import are_known, fails
 from jaxdae.multibody.forces import AbstractForce
 from jaxdae.multibody.lengths import AbstractLength, along
 from jaxdae.systems.precision import as_floats
@@ -21,7 +22,10 @@ def _three(values) -> Float[Array, " 3"]:
             "Motor: gain and bias are one number, or three of an affine function of length and "
             f"rate; got shape {found.shape}."
         )
-    return jnp.concatenate([found[None], jnp.zeros(2, found.dtype)]) if found.ndim == 0 else found
+    if found.ndim == 1:
+        return found
+    xp = np if are_known(found) else jnp
+    return jnp.asarray(xp.append(found, xp.zeros(2, found.dtype)))
 
 
 def _ends(values):

@@ -1,28 +1,34 @@
 """Mechanisms from MJCF and URDF files, read by MuJoCo's own compiler."""
 
+import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdae.checks import fails
+from jaxdae.events.declaration import Event
 from jaxdae.multibody.applied import BallTransmission, Site
 from jaxdae.multibody.bodies import AbstractLoop, Body, Connection, Coupling, Weld
 from jaxdae.multibody.comparison import compare
+from jaxdae.multibody.file_checks import check_numbers, check_text, decoded, refuse
 from jaxdae.multibody.joints import AbstractJoint, Ball, Free, Hinge, Slide
 from jaxdae.multibody.lengths import AbstractLength, Coordinate
+from jaxdae.multibody.limits import events as limit_events
 from jaxdae.multibody.mjcf_forces import (
     joint_damping,
     joint_stiffness,
     read_forces,
+    read_limits,
     site_marker,
     Smooth,
     tendon_length,
 )
 from jaxdae.multibody.motors import Motor
 from jaxdae.multibody.system import Multibody, unused
+from jaxdae.multibody.urdf import described, Description
 from jaxdae.systems import State
 
 
@@ -33,19 +39,26 @@ class ImportedMechanism(NamedTuple):
         system: coordinates in the order of MuJoCo's `qpos`.
         state: the position of the file, at rest.
         left_out: what the file has and the system has not, in words.
+        events: at limits of joints and tendons, for `jaxdae.simulate`, with `limits="events"`.
     """
 
     system: Multibody
     state: State
     left_out: tuple[str, ...]
+    events: tuple[Event, ...] = ()
 
 
 def read_mujoco(
     source: str | Path,
     *,
+    loops: AbstractLoop | Sequence[AbstractLoop] = (),
+    cuts: str | Sequence[str] = (),
     friction_speed: float | None = None,
+    limits: str | None = None,
     limit_stiffness: float | None = None,
     limit_dissipation: float = 0.0,
+    limit_restitution: float | None = None,
+    motor_limits: bool = False,
 ) -> ImportedMechanism:
     """Read a mechanism from a file for MuJoCo (MJCF) or a robot description (URDF).
 
@@ -57,53 +70,124 @@ def read_mujoco(
     and limits smooth forces where the arguments below ask for it. What flags of the file disable is
     not there; keyframes, and options of MuJoCo's own integration, are not used. Energies, powers,
     rates of activations and residuals of both are compared in several random states before anything
-    is returned.
+    is returned. Nothing of a file is executed or fetched, and no other file read but by a path
+    relative to its own.
+
+    Robot descriptions are trees. Loops are closed by `loops`, or by joints of the file that are
+    listed in `cuts`, which may move links that another joint moves already: a revolute joint then
+    is a `HingeLoop`, a prismatic one a `SlideLoop`, others a `PlanarLoop`, `Connection` or `Weld`,
+    each in its place in the file. With either, all links keep their names as bodies, the root
+    among them, which stands still. Dampers of joints that are cut are kept; their limits are not.
+    Loops that are open in the position of the file are closed by `assemble`.
 
     Args:
         source: path of the file, or its text.
+        loops: closing joints in addition, between bodies of the file by name.
+        cuts: names of joints of a robot description that close loops.
         friction_speed: below which dry friction is viscous, as that of `DryFriction`
             [rad/s or m/s]; by default a file with `frictionloss` is refused.
-        limit_stiffness: makes a `Stop` with this stiffness [N m/rad or N/m] of each limit of a
-            hinge, a slide or a tendon; by default limits are left out.
-        limit_dissipation: the dissipation factor of these stops [s/rad or s/m].
+        limits: of joints, balls included, and of tendons: "ignore", "stops", each a `Stop`, or
+            "events", each end an event. By default "stops" with `limit_stiffness`, else "ignore".
+        limit_stiffness: of stops [N m/rad or N/m].
+        limit_dissipation: the dissipation factor of stops [s/rad or s/m].
+        limit_restitution: with "events", the coefficient of restitution with which motions come
+            back from a limit, by `jaxdae.impact`; by default a run ends there.
+        motor_limits: whether motors take their inputs and forces between the ends of `ctrlrange`
+            and `forcerange`.
 
     Returns:
-        System, state and what was left out.
+        System, state, what was left out, and events.
 
     Raises:
         ImportError: without MuJoCo.
+        TypeError: for `loops` that are none.
         ValueError: for what cannot be read, or has no counterpart here: flexible bodies, springs
             that yield, dry friction without `friction_speed`, ellipsoids in a fluid, tendons with
-            inertia, muscles, actuators with delays; for an argument that is out of its range; or if
-            MuJoCo's numbers differ.
+            inertia, muscles, actuators with delays; for numbers that are not finite; for a robot
+            description that is no tree after the cuts; for an argument that is out of its range; or
+            if MuJoCo's numbers differ.
 
     Warns:
         RuntimeWarning: if geometries could touch, or joints, tendons or actuators have limits: none
-            of these is modelled, but limits with `limit_stiffness`; or if the file switches
+            of these is modelled, but where the arguments ask for it; or if the file switches
             actuators off: they are inputs without force.
     """
     smooth = Smooth(friction_speed, limit_stiffness, limit_dissipation)
     _check_arguments(smooth)
+    limits = _kind_of_limits(limits, limit_stiffness, limit_restitution)
+    loops, cuts = _closing(loops, cuts)
     mujoco = load_mujoco()
-    model = compiled(mujoco, source)
+    given = opened(source)
+    tree = described(given.text, cuts) if given.root == "robot" else None
+    if cuts and tree is None:
+        raise refuse(
+            f"cuts are joints of a robot description, and the file is <{given.root}>. Its loops "
+            "are closed by its equality constraints, or by loops=."
+        )
+    # Its links keep their names.
+    tree = tree if cuts or loops else None
+    model = (
+        compiled(mujoco, source) if tree is None else _attempt(_tree(mujoco, tree, given).compile)
+    )
+    names = Names(mujoco, model)
+    check_numbers(model, names)
     left_out = (
-        *_balanced(mujoco, model, source),
+        *_balanced(mujoco, model, given, tree),
         *_switch_off(mujoco, model),
-        *_left_out(mujoco, model, limit_stiffness is not None),
+        *_left_out(mujoco, model, limits != "ignore", motor_limits),
+        *(() if tree is None else tree.left_out),
     )
     _refuse(mujoco, model)
-    names = Names(mujoco, model)
     system = Multibody(
         bodies=[_body(mujoco, model, names, i) for i in range(1, model.nbody)],
         loops=[_loop(mujoco, model, names, i) for i in range(model.neq) if model.eq_active0[i]],
-        motors=[_motor(mujoco, model, names, i) for i in range(model.nactuator)],
+        motors=[_motor(mujoco, model, names, i, motor_limits) for i in range(model.nactuator)],
         gravity=model.opt.gravity,
         forces=read_forces(mujoco, model, names, smooth),
     )
     compare(mujoco, model, system)
+    cut_loops, dampers = ((), ()) if tree is None else (tree.loops, tree.forces)
+    system = dataclasses.replace(
+        system,
+        loops=(*system.loops, *cut_loops, *loops),
+        forces=(*system.forces, *dampers),
+    )
     if left_out:
         warnings.warn(f"read_mujoco: left out: {'; '.join(left_out)}.", RuntimeWarning, 2)
-    return ImportedMechanism(system, system.start(), left_out)
+    ends = read_limits(mujoco, model, names) if limits == "events" else []
+    events = limit_events(system, ends, limit_restitution)
+    return ImportedMechanism(system, system.start(), left_out, events)
+
+
+def _kind_of_limits(limits: str | None, stiffness, restitution) -> str:
+    kinds = ("ignore", "stops", "events")
+    if limits is None:
+        limits = "ignore" if stiffness is None else "stops"
+    if limits not in kinds:
+        raise refuse(f"limits is {limits!r}; there are: {', '.join(kinds)}.")
+    if (limits == "stops") != (stiffness is not None):
+        raise refuse(
+            f"limits is {limits!r} and limit_stiffness is {stiffness}; stops have a stiffness, and "
+            "nothing else has one."
+        )
+    if restitution is not None and limits != "events":
+        raise refuse(
+            f"limits is {limits!r} and limit_restitution is {restitution}; it belongs to limits "
+            'that are "events".'
+        )
+    return limits
+
+
+def _closing(loops, cuts) -> tuple[tuple[AbstractLoop, ...], tuple[str, ...]]:
+    """Both as tuples; one element stands for itself."""
+    loops = (loops,) if isinstance(loops, AbstractLoop) else tuple(loops)
+    for loop in loops:
+        if not isinstance(loop, AbstractLoop):
+            raise TypeError(
+                f"read_mujoco: loops holds {loop!r}; give a HingeLoop, a Connection or another "
+                "AbstractLoop between bodies of the file."
+            )
+    return loops, (cuts,) if isinstance(cuts, str) else tuple(cuts)
 
 
 def _check_arguments(smooth: Smooth):
@@ -128,38 +212,91 @@ def load_mujoco() -> Any:
     return mujoco
 
 
+class Source(NamedTuple):
+    """A file, or a text.
+
+    Args:
+        text: of the file.
+        path: of it; `None` for a text.
+        root: name of its root element.
+    """
+
+    text: str
+    path: Path | None
+    root: str
+
+
+def opened(source: str | Path) -> Source:
+    """A file, or a text, after all that is refused without MuJoCo."""
+    if str(source).lstrip().startswith("<"):
+        return Source(str(source), None, check_text(str(source).lstrip()))
+    path = Path(source).expanduser()
+    # Said here: MuJoCo takes no path for the working folder, and an empty file for a large one.
+    if not str(source).strip() or not _is_file(path):
+        given = repr(str(source))
+        given = given if len(given) < 200 else f"{given[:60]}... of {len(str(source))} characters"
+        what = f"{given}, which is no file" if str(source).strip() else "an empty text"
+        raise refuse(f"got {what}; give the path of a file, or its text.")
+    data = path.read_bytes()
+    if not data:
+        raise refuse(f"the file {str(source)!r} is empty.")
+    text = decoded(data)
+    return Source(text, path, check_text(text, path.parent, frozenset([path.resolve()])))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no name that a file can have
+        return False
+
+
 def compiled(mujoco, source: str | Path):
     """The model of a file, or of a text, by MuJoCo's own compiler."""
-    text = str(source).lstrip()
-    if not text.startswith("<"):
-        path = Path(source).expanduser()
-        # Said here: MuJoCo takes no path for the working folder, and an empty file for a large one.
-        if not text or not path.is_file():
-            what = "an empty text" if not text else f"{str(source)!r}, which is no file"
-            raise ValueError(f"read_mujoco: got {what}; give the path of a file, or its text.")
-        if path.stat().st_size == 0:
-            raise ValueError(f"read_mujoco: the file {str(source)!r} is empty.")
+    given = opened(source)
+    if given.path is None:
+        return _attempt(mujoco.MjModel.from_xml_string, given.text.lstrip())
+    return _attempt(mujoco.MjModel.from_xml_path, str(given.path))
+
+
+def _attempt(function, *args):
+    """What MuJoCo makes of it, or its error."""
     try:
-        if text.startswith("<"):
-            return mujoco.MjModel.from_xml_string(text)
-        return mujoco.MjModel.from_xml_path(str(Path(source).expanduser()))
-    except ValueError as error:
-        raise ValueError(f"read_mujoco: MuJoCo could not read it: {error}") from error
+        return function(*args)
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise refuse(f"MuJoCo could not read it: {error}") from error
 
 
-def _balanced(mujoco, model, source: str | Path) -> Iterator[str]:
+def _tree(mujoco, tree: Description, given: Source):
+    """A robot description of which no link is fused with another one."""
+    spec = _attempt(mujoco.MjSpec.from_string, tree.text)
+    spec.compiler.fusestatic = False
+    for flight in tree.flights:
+        link = spec.body(flight.link)
+        link.pos, link.quat = flight.place, flight.orientation
+        link.add_freejoint(name=flight.joint)
+    if given.path is not None:
+        spec.modelfiledir = str(given.path.resolve().parent)
+    return spec
+
+
+def _balanced(mujoco, model, given: Source, tree: Description | None) -> Iterator[str]:
     """Inertias that no body has, which MuJoCo has replaced where the file allows it."""
-    text = str(source).lstrip()
-    read = mujoco.MjSpec.from_string if text.startswith("<") else mujoco.MjSpec.from_file
-    spec = read(text if text.startswith("<") else str(Path(source).expanduser()))
+    if tree is not None:
+        spec = _tree(mujoco, tree, given)
+    elif given.path is None:
+        spec = mujoco.MjSpec.from_string(given.text.lstrip())
+    else:
+        spec = mujoco.MjSpec.from_file(str(given.path))
     if not spec.compiler.balanceinertia:
         return
     for body in spec.bodies:
-        given = np.sort(np.asarray(body.inertia, float))
+        given_moments = np.sort(np.asarray(body.inertia, float))
         # Bodies that are fused with another one have no place in the model.
         i = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, body.name)
-        if i > 0 and body.explicitinertial and given[2] > given[0] + given[1]:
-            listed = ", ".join(f"{x:g}" for x in given)
+        too_large = given_moments[2] > given_moments[0] + given_moments[1]
+        if i > 0 and body.explicitinertial and too_large:
+            listed = ", ".join(f"{x:g}" for x in given_moments)
             yield (
                 f"the inertia ({listed}) kg m^2 of body {body.name!r}, which no body has: the mean "
                 f"{model.body_inertia[i][0]:g} in its place, as balanceinertia of the file asks"
@@ -340,7 +477,15 @@ def _loop(mujoco, model, names: Names, i: int) -> AbstractLoop:
             f"read_mujoco: the equality {name!r} is neither of points or bodies nor of joints."
         )
     sites = int(model.eq_objtype[i]) == int(mujoco.mjtObj.mjOBJ_SITE)
-    one, two = (names.body(model.site_bodyid[x] if sites else x) for x in ids)
+    numbers = [model.site_bodyid[x] if sites else x for x in ids]
+    one, two = map(names.body, numbers)
+    if len({*model.body_weldid[numbers]}) == 1:
+        listed = " and ".join("the world" if x is None else repr(x) for x in (one, two))
+        moves = "are fixed to each other" if model.body_weldid[numbers[0]] else "never move"
+        raise refuse(
+            f"the equality {name!r} is between {listed}, which {moves}: it constrains nothing. "
+            "Take it out, or give one of them a joint."
+        )
     if kind == kinds.mjEQ_CONNECT:
         anchors = [model.site_pos[x] for x in ids] if sites else [data[:3], data[3:6]]
         return Connection(name, one, two, anchors[0], anchors[1])
@@ -364,7 +509,7 @@ _DYNAMICS = {
 }
 
 
-def _motor(mujoco, model, names: Names, i: int) -> Motor:
+def _motor(mujoco, model, names: Names, i: int, limited: bool = False) -> Motor:
     name = names("actuator", i)
     bias_kind = mujoco.mjtBias(int(model.actuator_biastype[i])).name
     gain_kind = mujoco.mjtGain(int(model.actuator_gaintype[i])).name
@@ -391,7 +536,13 @@ def _motor(mujoco, model, names: Names, i: int) -> Motor:
         bias if bias_kind == "mjBIAS_AFFINE" else 0.0,
         dynamics,
         float(model.actuator_dynprm[i, 0]) if dynamics == "filter" else 0.0,
+        _range(model.actuator_ctrlrange[i], limited and model.actuator_ctrllimited[i]),
+        _range(model.actuator_forcerange[i], limited and model.actuator_forcelimited[i]),
     )
+
+
+def _range(ends: np.ndarray, limited: bool) -> tuple[float, float] | None:
+    return (float(ends[0]), float(ends[1])) if limited else None
 
 
 def _transmission(mujoco, model, names: Names, i: int) -> tuple[AbstractLength, float] | None:
@@ -412,21 +563,19 @@ def _transmission(mujoco, model, names: Names, i: int) -> tuple[AbstractLength, 
     return None
 
 
-def _left_out(mujoco, model, stops: bool = False) -> Iterator[str]:
-    """What is not modelled, and may never matter."""
+def _left_out(mujoco, model, limits: bool = False, motors: bool = False) -> Iterator[str]:
+    """What is not modelled, and may never matter; `limits` and `motors` say that those are."""
     pairs = len(_touching(mujoco, model))
     if pairs and _enabled(mujoco, model, "CONTACT", "CONSTRAINT"):
         yield f"contacts of {_counted(pairs, 'pair')} of geometries"
-    # A ball has no stop.
-    balls = model.jnt_type == int(mujoco.mjtJoint.mjJNT_BALL)
-    limits = int(np.count_nonzero(model.jnt_limited & (balls | (not stops))))
-    if limits:
-        yield f"limits of {_counted(limits, 'joint')}"
-    limits = 0 if stops else int(np.count_nonzero(model.tendon_limited))
-    if limits:
-        yield f"limits of {_counted(limits, 'tendon')}"
-    bounded = model.actuator_forcelimited.astype(bool) | model.actuator_actlimited.astype(bool)
-    bounded |= model.actuator_ctrllimited.astype(bool)
+    for what, limited in (("joint", model.jnt_limited), ("tendon", model.tendon_limited)):
+        count = 0 if limits else int(np.count_nonzero(limited))
+        if count:
+            yield f"limits of {_counted(count, what)}"
+    bounded = model.actuator_actlimited.astype(bool)
+    if not motors:
+        bounded |= model.actuator_forcelimited.astype(bool)
+        bounded |= model.actuator_ctrllimited.astype(bool)
     tendons = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_TENDON)
     for of, limited in (
         (_on_joints(mujoco, model), model.jnt_actfrclimited),

@@ -178,13 +178,13 @@ def _at(system: Multibody, t, q, v, a, lam, w, u, in_space: bool) -> Reactions:
     for body in system.bodies:
         for joint, frame in joint_frames(body, poses, system.values(q)):
             if not isinstance(joint, Free):
-                joints[joint.name] = _Found(frame, needed[body.name], -given[body.name])
+                joints[joint.name] = _JointLoad(frame, needed[body.name], -given[body.name])
     for loop in system.loops:
         first: Any = getattr(loop, "first", loop)
         if first is not loop:  # others are between joints
             anchor = getattr(loop, "anchor", jnp.zeros(3, q.dtype))
             frame = Pose(poses[first].point(anchor), poses[first].turn)
-            closures[loop.name] = _Found(frame, jnp.zeros(6, q.dtype), loops[loop.name][first])
+            closures[loop.name] = _JointLoad(frame, jnp.zeros(6, q.dtype), loops[loop.name][first])
     parts = [
         {k: x.local(rotations.none(q.dtype) if in_space else x.frame.turn.T)
          for k, x in part.items()}
@@ -197,7 +197,7 @@ def _at(system: Multibody, t, q, v, a, lam, w, u, in_space: bool) -> Reactions:
     )  # fmt: skip
 
 
-class _Found(NamedTuple):
+class _JointLoad(NamedTuple):
     """What acts in a joint.
 
     Args:
@@ -210,11 +210,11 @@ class _Found(NamedTuple):
     force: Float[Array, " 6"]
     by_multiplier: Float[Array, "6 c"]
 
-    def local(self, turn: Float[Array, "3 3"]) -> "_Found":
+    def local(self, turn: Float[Array, "3 3"]) -> "_JointLoad":
         """Of moments about the origin of space, those about the anchor, in other axes."""
         lever = -turn @ rotations.cross_matrix(self.frame.place)
         at = jnp.block([[turn, jnp.zeros_like(turn)], [lever, turn]])
-        return _Found(self.frame, at @ self.force, at @ self.by_multiplier)
+        return _JointLoad(self.frame, at @ self.force, at @ self.by_multiplier)
 
 
 def _halves(six):
@@ -335,7 +335,7 @@ def _effects(system: Multibody, t, q, v, count: int) -> dict[str, dict[str | Non
     return found
 
 
-def _uniqueness(system: Multibody, t, q, v, found: list[_Found]):
+def _uniqueness(system: Multibody, t, q, v, found: list[_JointLoad]):
     """Of what acts in a joint: which components no change of multipliers without effect changes."""
     jac = jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)
     if jac.shape[0] == 0 or not found:
@@ -353,7 +353,7 @@ def _uniqueness(system: Multibody, t, q, v, found: list[_Found]):
     sizes = jnp.repeat(jnp.stack([x.max() for x in _halves(every.T)]), 3)
     allowed = jnp.maximum(_NO_CHANGE, _PER_DISTANCE * distance) * sizes
 
-    def unique(x: _Found):
+    def unique(x: _JointLoad):
         return jnp.linalg.norm((x.by_multiplier * weights) @ kernel, axis=1) <= allowed
 
     return unique

@@ -13,6 +13,7 @@ bodies (chapter 6), articulated bodies (chapter 7).
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -23,13 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import are_known
 from jaxdae.multibody import rotations
 from jaxdae.multibody.bodies import Body
 from jaxdae.multibody.joints import Pose, Twist, Wrench
 
-# Entries of a symmetric matrix on and above the diagonal, and where each entry is among them.
-_ROWS, _COLUMNS = (x.astype(np.int32) for x in np.triu_indices(3))
-_PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]], np.int32)
+# Entries of a matrix on and above its diagonal.
+_UPPER = np.triu(np.ones((3, 3), bool))
 
 
 class Inertia(NamedTuple):
@@ -56,19 +57,19 @@ class Inertia(NamedTuple):
         """Less what a direction with a momentum gives way, the inverse of its inertia `size`."""
         force, moment = momentum
         return Inertia(
-            self.rotation - _square(moment, moment * size),
+            self.rotation - _symmetric(jnp.outer(moment, moment * size)),
             self.coupling - jnp.outer(moment * size, force),
-            self.translation - _square(force, force * size),
+            self.translation - _symmetric(jnp.outer(force, force * size)),
         )
 
     def on_parent(self, pose: Pose) -> "Inertia":
         """The same in a frame in which its own has a pose."""
         turn, place = pose.turn, rotations.cross_matrix(pose.place)
         coupling = turn @ self.coupling @ turn.T
-        translation = _turned(turn, self.translation)
+        translation = _symmetric(turn @ self.translation @ turn.T)
         moved = coupling + place @ translation
-        rotation = _turned(turn, self.rotation) + place @ coupling.T - moved @ place
-        return Inertia(rotation[_ROWS, _COLUMNS][_PLACES], moved, translation)
+        rotation = turn @ self.rotation @ turn.T + place @ coupling.T - moved @ place
+        return Inertia(_symmetric(rotation), moved, translation)
 
     def gyroscopic(self, twist: Twist) -> Wrench:
         """What a body asks for at a twist that is constant in its own axes."""
@@ -79,15 +80,9 @@ class Inertia(NamedTuple):
         )
 
 
-def _square(a, b):
-    """`a b^T`, known to be symmetric: entries below the diagonal are not computed."""
-    return (a[_ROWS] * b[_COLUMNS])[_PLACES]
-
-
-def _turned(turn, matrix):
-    """`R A R^T` of a symmetric `A`."""
-    half = turn @ matrix
-    return jnp.sum(half[_ROWS] * turn[_COLUMNS], axis=1)[_PLACES]
+def _symmetric(a):
+    """A matrix known to be symmetric: kernels do not compute entries below the diagonal."""
+    return jax.lax.select(_UPPER, a, a.T)
 
 
 class Tree:
@@ -104,23 +99,19 @@ class Tree:
         self.bodies = tuple(bodies)
         self.dtype = self.bodies[0].position.dtype
         self.joints: list[Any] = [joint for body in bodies for joint in body.joints]
-        starts = np.cumsum([0, *(x.size for x in self.joints)])
-        self.values = [slice(a, b) for a, b in itertools.pairwise(starts)]
-        axes = [joint.axes(self.dtype) for joint in self.joints]
-        steps = [(j, step) for j, of_joint in enumerate(axes) for step in of_joint]
-        self.axes: Twist = _stacked([axis for _, step in steps for axis in step])
+        self.kinds = _by_kind(self.joints, self.dtype)
+        freedoms = [x.step_freedoms for x in self.joints]
         # Number of the step that moves a link, and of the joint that the step belongs to.
-        step_of = np.array([i for i, (_, step) in enumerate(steps) for _ in step], int)
-        joint_of = np.array([j for j, _ in steps], int)
+        self.joint_of = np.repeat(np.arange(len(freedoms)), [len(x) for x in freedoms])
+        step_of = np.repeat(np.arange(len(self.joint_of)), list(itertools.chain(*freedoms)))
         first = np.flatnonzero(np.diff(step_of, prepend=-1))
         # Links that steps move; others of a step only turn with it.
         self.moved = first.astype(np.int32)
-        self.begins = np.diff(joint_of, prepend=-1) != 0  # steps that begin a joint
-        self.joint_of = joint_of
+        self.begins = np.diff(self.joint_of, prepend=-1) != 0  # steps that begin a joint
         # Links whose axes turn with those behind them of the same step.
         same = np.equal.outer(step_of, step_of)
         self.behind = np.triu(same, 1)
-        self.parents, self.link_of = self._numbered(np.bincount(joint_of[step_of]))
+        self.parents, self.link_of = self._numbered(np.bincount(self.joint_of[step_of]))
 
     def _numbered(self, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Parents of links, and the link that each body is part of; numbers of links of joints."""
@@ -149,7 +140,8 @@ class Tree:
     def at_rest(self) -> tuple[Pose, Pose]:
         """Poses of bodies in their links, and of joints in the links that bear them."""
         none, straight = jnp.zeros(3, self.dtype), rotations.none(self.dtype)
-        number = {body.name: i for i, body in enumerate(self.bodies)}
+        number = {None: 0, **{body.name: 1 + i for i, body in enumerate(self.bodies)}}
+        bearing = np.array([number[x.parent] for x in self.bodies])
         ends = np.cumsum([len(x.joints) for x in self.bodies])
         moving = np.array([bool(x.joints) for x in self.bodies])
         anchors = jnp.stack([none, *(none if x.at is None else x.at for x in self.joints)])
@@ -158,12 +150,19 @@ class Tree:
         # Of the ground, then of bodies: behind a joint these have its axes.
         behind = np.concatenate([[0], np.where(moving, ends, 0)])
         offsets = Pose(-_taken(anchors, behind), _repeated(straight, behind.size))
+        # Bodies without joints are where they are fixed; those that others bear come first.
+        fixed = np.concatenate([[False], ~moving])
+        level = np.zeros(behind.size, int)
         for i in np.flatnonzero(~moving):
-            parent = self.bodies[i].parent
-            borne = _row(offsets, 0 if parent is None else 1 + number[parent])
-            pose = borne.then(Pose(places[i], turns[i]))
-            offsets = jax.tree.map(lambda x, y, i=i: x.at[1 + i].set(y), offsets, pose)
-        bearing = [0 if x.parent is None else 1 + number[x.parent] for x in self.bodies]
+            level[1 + i] = 1 + level[bearing[i]]
+        for depth in range(1, level.max(initial=0) + 1):
+            rows = np.flatnonzero(fixed & (level == depth))
+            own = _taken(Pose(places, turns), rows - 1)
+            poses = jax.vmap(Pose.then)(_taken(offsets, bearing[rows - 1]), own)
+            order = np.arange(behind.size)
+            order[rows] = behind.size + np.arange(rows.size)
+            both = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), offsets, poses)
+            offsets = _taken(both, order)
         poses = jax.vmap(Pose.then)(_taken(offsets, bearing), Pose(places, turns))
         # A free body is where its coordinates say, whatever pose it was declared with.
         free = np.array([x.free() for x in self.bodies])[:, None]
@@ -196,11 +195,52 @@ class Tree:
         sums = (jnp.tensordot(parts.astype(self.dtype), x, 1) for x in (own, moments, translations))
         return Inertia(*sums)
 
+    @cached_property
+    def axes(self) -> Twist:
+        """Twists of links at velocities 1, in their own axes, rows of shape `(3,)`."""
+        found = []
+        for numbers, joints in self.kinds:
+            steps = jax.vmap(lambda joint: joint.axes(self.dtype))(joints)
+            rows = zip(*self._velocities(numbers), strict=True)
+            found += zip(rows, itertools.chain(*steps), strict=True)
+        return _in_order(found)
+
+    def _velocities(self, numbers: list[int]) -> list[range]:
+        """Numbers of the velocities of joints."""
+        ends = np.cumsum([0, *(x.freedoms for x in self.joints)]).tolist()
+        return [range(ends[j], ends[j + 1]) for j in numbers]
+
+    def _coordinates(self, numbers: list[int]) -> list[range]:
+        """Numbers of the coordinates of joints."""
+        ends = np.cumsum([0, *(x.size for x in self.joints)]).tolist()
+        return [range(ends[j], ends[j + 1]) for j in numbers]
+
     def of_velocities(self, field: str) -> Float[Array, " links"]:
         """A field of the joints, a number for each velocity."""
-        values = [jnp.asarray(getattr(x, field), self.dtype) for x in self.joints]
-        pairs = zip(values, self.joints, strict=True)
-        return jnp.concatenate([jnp.broadcast_to(x, (joint.freedoms,)) for x, joint in pairs])
+        found = []
+        for numbers, joints in self.kinds:
+            values, rows = getattr(joints, field), np.array(self._velocities(numbers))
+            values = values if values.ndim == 2 else values[:, None]
+            found.append((rows.ravel(), jnp.broadcast_to(values, rows.shape).ravel()))
+        return _in_order(found)
+
+    def rates(self, q, v) -> Float[Array, " n"]:
+        """Rates of the coordinates."""
+        found = []
+        for numbers, joints in self.kinds:
+            places = np.array(self._coordinates(numbers))
+            own = _rows_of(q, places), _rows_of(v, self._velocities(numbers))
+            rates = jax.vmap(lambda joint, values, speeds: joint.rate(values, speeds))(joints, *own)
+            found.append((places.ravel(), rates.ravel()))
+        return _in_order(found)
+
+    def spring_energy(self, q) -> Float[Array, ""]:
+        """Of the springs of joints [J]."""
+        found = jnp.zeros((), q.dtype)
+        for numbers, joints in self.kinds:
+            values = _rows_of(q, self._coordinates(numbers))
+            found += jnp.sum(jax.vmap(lambda joint, x: joint.energy(x))(joints, values))
+        return found
 
     def poses(self, q) -> Pose:
         """Of links in the frames of their parents, places `(links, 3)`, turns `(links, 3, 3)`."""
@@ -215,42 +255,19 @@ class Tree:
         count = len(self.parents)
         if len(self.moved) == count:
             return Pose(place, turn)
-        return Pose(
-            jnp.zeros((count, 3), q.dtype).at[self.moved].set(place),
-            _repeated(straight, count).at[self.moved].set(turn),
-        )
+        still = np.setdiff1d(np.arange(count), self.moved)
+        rest = Pose(jnp.zeros((still.size, 3), q.dtype), _repeated(straight, still.size))
+        return _in_order([(self.moved, Pose(place, turn)), (still, rest)])
 
     def _steps(self, q) -> Pose:
         """Poses of steps of joints, each relative to the one before or to the joint at rest."""
-        found: list[Pose] = []
-        order: list[int] = []
+        found = []
         first = np.cumsum([0, *np.bincount(self.joint_of)])
-        for numbers in self._by_class():
-            joints_of_class = [self.joints[j] for j in numbers]
-            leaves = zip(*(jax.tree.leaves(x) for x in joints_of_class), strict=True)
-            stacked = [jnp.stack([jnp.asarray(x, self.dtype) for x in row]) for row in leaves]
-            joints = jax.tree.unflatten(jax.tree.structure(joints_of_class[0]), stacked)
-            values = np.array(
-                [range(self.values[j].start, self.values[j].stop) for j in numbers], np.int32
-            )
-            for k, step in enumerate(jax.vmap(lambda joint, x: joint.steps(x))(joints, q[values])):
-                found.append(step)
-                order += [first[j] + k for j in numbers]
-        together = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
-        return _taken(together, np.argsort(order))
-
-    def _by_class(self) -> list[list[int]]:
-        """Numbers of joints by their class, its settings and the shapes of their numbers."""
-        groups: dict[Any, list[int]] = {}
-        for j, joint in enumerate(self.joints):
-            fixed = [
-                getattr(joint, x.name)
-                for x in dataclasses.fields(joint)
-                if x.metadata.get("static") and x.name != "name"
-            ]
-            key = (type(joint), repr(fixed), *(np.shape(x) for x in jax.tree.leaves(joint)))
-            groups.setdefault(key, []).append(j)
-        return list(groups.values())
+        for numbers, joints in self.kinds:
+            values = _rows_of(q, self._coordinates(numbers))
+            steps = jax.vmap(lambda joint, x: joint.steps(x))(joints, values)
+            found += [([first[j] + k for j in numbers], step) for k, step in enumerate(steps)]
+        return _in_order(found)
 
     def body_poses(self, q) -> Pose:
         """Of bodies in space, places `(bodies, 3)` and turns `(bodies, 3, 3)`."""
@@ -371,12 +388,12 @@ class Tree:
 
     def _of_armatures(self, v) -> Float[Array, " links"]:
         """Inertial forces of armatures that belong to angular velocities in a turning body."""
-        speeds = np.cumsum([0, *(x.freedoms for x in self.joints)])
-        found = [
-            joint.gyroscopic_force(v[a:b])
-            for joint, (a, b) in zip(self.joints, itertools.pairwise(speeds), strict=True)
-        ]
-        return jnp.concatenate(found)
+        found = []
+        for numbers, joints in self.kinds:
+            rows = np.array(self._velocities(numbers))
+            forces = jax.vmap(lambda joint, x: joint.gyroscopic_force(x))(joints, _rows_of(v, rows))
+            found.append((rows.ravel(), forces.ravel()))
+        return _in_order(found)
 
     def mass_matrix(self, q) -> Float[Array, "links links"]:
         """By composite rigid bodies."""
@@ -502,7 +519,52 @@ def _links(table):
 
 
 def _taken(table, rows):
-    return jax.tree.map(lambda x: x[np.asarray(rows, np.int32)], table)
+    """Rows of a table, shape `(rows,)`; the numbers are known, and none is negative."""
+    rows = np.asarray(rows, np.int32)
+
+    def take(x):
+        if np.array_equal(rows, np.arange(len(x))):
+            return x
+        layout = jax.lax.GatherDimensionNumbers(tuple(range(1, x.ndim)), (0,), (0,))
+        sizes = (1, *x.shape[1:])
+        return jax.lax.gather(x, rows[:, None], layout, sizes, mode="promise_in_bounds")
+
+    return jax.tree.map(take, table)
+
+
+def _by_kind(joints: list[Any], dtype) -> list[tuple[list[int], Any]]:
+    """Joints of one class, settings and shapes together: their numbers, and arrays of all."""
+    groups: dict[Any, list[int]] = {}
+    for j, joint in enumerate(joints):
+        fixed = [
+            getattr(joint, x.name)
+            for x in dataclasses.fields(joint)
+            if x.metadata.get("static") and x.name != "name"
+        ]
+        key = (type(joint), repr(fixed), *(np.shape(x) for x in jax.tree.leaves(joint)))
+        groups.setdefault(key, []).append(j)
+
+    def stacked(*leaves):
+        return jnp.asarray((np if are_known(leaves) else jnp).stack(leaves), dtype)
+
+    kinds = []
+    for numbers in groups.values():
+        leaves = zip(*(jax.tree.leaves(joints[j]) for j in numbers), strict=True)
+        structure = jax.tree.structure(joints[numbers[0]])
+        kinds.append((numbers, jax.tree.unflatten(structure, [stacked(*x) for x in leaves])))
+    return kinds
+
+
+def _in_order(parts: list[tuple[Any, Any]]):
+    """Tables together, each with the numbers of its rows, in the order of these."""
+    together = jax.tree.map(lambda *x: jnp.concatenate(x), *(rows for _, rows in parts))
+    return _taken(together, np.argsort(np.concatenate([x for x, _ in parts])))
+
+
+def _rows_of(x, numbers):
+    """Entries of a vector, of numbers in rows."""
+    numbers = np.array(numbers, int)
+    return _taken(x, numbers.ravel()).reshape(numbers.shape)
 
 
 def _repeated(x, count: int):
@@ -510,11 +572,14 @@ def _repeated(x, count: int):
 
 
 def _row(table, i):
-    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), table)
+    at = functools.partial(
+        jax.lax.dynamic_index_in_dim, index=i, keepdims=False, allow_negative_indices=False
+    )
+    return jax.tree.map(at, table)
 
 
 def _replaced(rows, row, i):
-    return jax.lax.dynamic_update_index_in_dim(rows, row, i, 0)
+    return jax.lax.dynamic_update_index_in_dim(rows, row, i, 0, allow_negative_indices=False)
 
 
 def _stacked(parts: list):

@@ -5,12 +5,13 @@ and zeros that kernels leave out.
 """
 
 import itertools
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.checks import fails
+from jaxdae.checks import are_known, fails
 
 # Of a, b: (a x b)_i = CROSS_ijk a_j b_k.
 CROSS = np.zeros((3, 3, 3))
@@ -23,8 +24,6 @@ TURN[..., 0, 1:] = 2 * CROSS.transpose(0, 2, 1)
 TURN[..., 1:, 1:] = 2 * np.eye(9).reshape(3, 3, 3, 3)
 for _i in range(3):
     TURN[..., 1 + _i, 1 + _i] -= np.eye(3)
-# (a x b)_i = a_{i+1} b_{i+2} - a_{i+2} b_{i+1}, cyclically.
-_NEXT, _LAST = np.array([[1, 2, 0], [2, 0, 1]], np.int32)
 RATE = np.zeros((3, 4, 4))
 RATE[:, 0, 1:] = np.eye(3)
 RATE[:, 1:, 0] = -np.eye(3)
@@ -33,13 +32,15 @@ RATE[:, 1:, 1:] = -CROSS
 
 def normalized(what: str, values: Float[Array, " k"]) -> Float[Array, " k"]:
     """The same direction with length 1; refused where it has none."""
-    length = jnp.linalg.norm(values)
+    # Known numbers by NumPy, which has nothing to compile.
+    xp: Any = np if are_known(values) else jnp
+    length = xp.linalg.norm(xp.asarray(values))
     if fails(lambda x: 0 < x < np.inf, length):
         raise ValueError(
             f"multibody: {what} has a direction; got {np.asarray(values).tolist()}: give finite "
             "numbers, not all of them zero."
         )
-    return values / length
+    return jnp.asarray(xp.asarray(values) / length)
 
 
 def none(dtype) -> Float[Array, "3 3"]:
@@ -61,7 +62,7 @@ def cross_matrix(a: Float[Array, " 3"]) -> Float[Array, "3 3"]:
 
 def cross(a: Float[Array, " 3"], b: Float[Array, " 3"]) -> Float[Array, " 3"]:
     """Cross product."""
-    return a[_NEXT] * b[_LAST] - a[_LAST] * b[_NEXT]
+    return cross_matrix(a) @ b
 
 
 def vector(a: Float[Array, "3 3"]) -> Float[Array, " 3"]:
@@ -71,7 +72,7 @@ def vector(a: Float[Array, "3 3"]) -> Float[Array, " 3"]:
 
 def from_quaternion(p: Float[Array, " 4"]) -> Float[Array, "3 3"]:
     """Matrix of the rotation of a quaternion of any length but zero."""
-    return jnp.tensordot(TURN.astype(p.dtype), jnp.outer(p, p), 2) / (p @ p)
+    return jnp.tensordot(TURN.astype(p.dtype), p, 1) @ p / (p @ p)
 
 
 def quaternion_rate(p: Float[Array, " 4"], omega: Float[Array, " 3"]) -> Float[Array, " 4"]:

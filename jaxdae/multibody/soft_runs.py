@@ -71,7 +71,7 @@ class SoftRun(NamedTuple):
         )
 
 
-class Start(NamedTuple):
+class SoftStart(NamedTuple):
     """A state on the constraints, from which MuJoCo runs.
 
     Args:
@@ -87,7 +87,7 @@ class Start(NamedTuple):
     closed: float
 
 
-class Equality(NamedTuple):
+class SoftEquality(NamedTuple):
     """An active equality constraint.
 
     Args:
@@ -124,7 +124,7 @@ class Equality(NamedTuple):
         return Drift(distance, float(2.0 * np.arcsin(min(sine, 1.0))))
 
 
-def equalities(mujoco, model, name_of) -> list[Equality]:
+def equalities(mujoco, model, name_of) -> list[SoftEquality]:
     """The active equality constraints; `name_of(index)` is the name of one."""
     kinds = mujoco.mjtEq
     found = []
@@ -132,7 +132,7 @@ def equalities(mujoco, model, name_of) -> list[Equality]:
         kind = kinds(int(model.eq_type[i]))
         joint = model.jnt_type[model.eq_obj1id[i]] if kind == kinds.mjEQ_JOINT else -1
         found.append(
-            Equality(
+            SoftEquality(
                 int(i),
                 name_of(int(i)),
                 kind.name.removeprefix("mjEQ_").lower(),
@@ -143,7 +143,7 @@ def equalities(mujoco, model, name_of) -> list[Equality]:
     return found
 
 
-def start_of(mujoco, model, loops: list[Equality], key: str | int | None) -> Start:
+def start_of(mujoco, model, loops: list[SoftEquality], key: str | int | None) -> SoftStart:
     """The position of the file, or of a keyframe, brought onto the constraints.
 
     Raises:
@@ -174,7 +174,7 @@ def start_of(mujoco, model, loops: list[Equality], key: str | int | None) -> Sta
     if not model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_CLAMPCTRL):
         limited, ranges = model.actuator_ctrllimited.astype(bool), model.actuator_ctrlrange
         data.ctrl = np.where(limited, np.clip(data.ctrl, ranges[:, 0], ranges[:, 1]), data.ctrl)
-    return Start(data.qpos.copy(), data.qvel.copy(), data.ctrl.copy(), first)
+    return SoftStart(data.qpos.copy(), data.qvel.copy(), data.ctrl.copy(), first)
 
 
 def _largest(residuals: np.ndarray) -> float:
@@ -200,7 +200,12 @@ def _keyframe(mujoco, model, key: str | int) -> int:
 
 
 def run(
-    mujoco, model, loops: list[Equality], start: Start, end: float, setting: Setting | None = None
+    mujoco,
+    model,
+    loops: list[SoftEquality],
+    start: SoftStart,
+    end: float,
+    setting: Setting | None = None,
 ) -> SoftRun:
     """A run of MuJoCo from a start, with the file's own settings or with one for all constraints.
 
@@ -252,12 +257,12 @@ def run(
     )
 
 
-def _setting(model, loop: Equality) -> Setting:
+def _setting(model, loop: SoftEquality) -> Setting:
     solref, solimp = model.eq_solref[loop.number], model.eq_solimp[loop.number]
     return Setting((float(solref[0]), float(solref[1])), tuple(map(float, solimp)))
 
 
-def _softness(data, loop: Equality) -> Softness:
+def _softness(data, loop: SoftEquality) -> Softness:
     """Of the first row of a constraint, by the numbers that MuJoCo itself has made of the file."""
     rows = np.flatnonzero(data.efc_id[: data.ne] == loop.number)
     if not rows.size:  # between bodies that never move

@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.checks import are_known
 from jaxdae.multibody import recursion, rotations
 from jaxdae.multibody.bodies import AbstractLoop, Body
 from jaxdae.multibody.forces import (
@@ -164,20 +166,26 @@ class Multibody(System):
 
     def values(self, q: Float[Array, " n"]) -> dict[str, Float[Array, " size"]]:
         """Coordinates by joint, in the order of `q`."""
-        return self._by_joint("coordinates", q, [x.size for x in self.joints()])
+        self._check_counts(q)
+        return self._by_joint(q, [x.size for x in self.joints()])
 
     def speeds(self, v: Float[Array, " n_v"]) -> dict[str, Float[Array, " freedoms"]]:
         """Velocities by joint, in the order of `v`."""
-        return self._by_joint("velocities", v, [x.freedoms for x in self.joints()])
+        self._check_counts(v=v)
+        return self._by_joint(v, [x.freedoms for x in self.joints()])
 
-    def _by_joint(self, what: str, numbers, sizes: list[int]):
-        ends = list(itertools.accumulate(sizes, initial=0))
-        if numbers.shape != (ends[-1],):
-            raise ValueError(
-                f"Multibody: the joints have {ends[-1]} {what}; got shape {numbers.shape}."
-            )
+    def _check_counts(self, q=None, v=None) -> None:
+        """Refuse vectors of other sizes than the joints have."""
+        for what, numbers, field in (("coordinates", q, "size"), ("velocities", v, "freedoms")):
+            count = sum(getattr(x, field) for x in self.joints())
+            if numbers is not None and numbers.shape != (count,):
+                raise ValueError(
+                    f"Multibody: the joints have {count} {what}; got shape {numbers.shape}."
+                )
+
+    def _by_joint(self, numbers, sizes: list[int]):
         names = [x.name for x in self.joints()]
-        return {x: numbers[a:b] for x, a, b in zip(names, ends[:-1], ends[1:], strict=True)}
+        return dict(zip(names, jax.lax.split(numbers, sizes), strict=True))
 
     @property
     def velocities_are_rates(self) -> bool:
@@ -186,9 +194,8 @@ class Multibody(System):
 
     def rate(self, t, q, v):
         """Rates of the coordinates: of quaternions by angular velocities, shape `(n,)`."""
-        values, speeds = self.values(q), self.speeds(v)
-        rates = [x.rate(values[x.name], speeds[x.name]) for x in self.joints()]
-        return jnp.concatenate([*rates, jnp.zeros(0, q.dtype)])
+        self._check_counts(q, v)
+        return self.tree().rates(q, v)
 
     def poses(self, q: Float[Array, " n"]) -> dict[str | None, Pose]:
         """Poses of all bodies by name; the ground is `None`."""
@@ -257,16 +264,13 @@ class Multibody(System):
 
     def spring_energy(self, q: Float[Array, " n"]) -> Float[Array, ""]:
         """V of the springs of joints alone [J]."""
-        values = self.values(q)
-        return sum((x.energy(values[x.name]) for x in self.joints()), jnp.zeros((), q.dtype))
+        self._check_counts(q)
+        return self.tree().spring_energy(q)
 
     def dissipation(self, t, q, v):
         """Rayleigh's function of dampers and forces [W]."""
-        speeds = self.speeds(v)
-        found = 0.5 * sum(
-            (jnp.sum(x.damping * speeds[x.name] ** 2) for x in self.joints()),
-            jnp.zeros((), q.dtype),
-        )
+        self._check_counts(q, v)
+        found = 0.5 * self.tree().of_velocities("damping") @ v**2
         elements = self._elements_with("dissipation")
         if elements:
             motion = self.motion(q, v)
@@ -314,10 +318,11 @@ class Multibody(System):
 
     def start(self) -> State:
         """All joints as declared, at rest; states of motors and forces zero."""
-        q = jnp.asarray([y for x in self.joints() for y in x.start()], float)
+        start = [y for x in self.joints() for y in x.start()]
+        q = jnp.asarray(np.asarray(start) if are_known(start) else start, float)
         states = sum(len(x.states()) for x in self._elements())
-        velocities = jnp.zeros(sum(x.freedoms for x in self.joints()), q.dtype)
-        return State(q, velocities, jnp.zeros(states, q.dtype))
+        velocities = np.zeros(sum(x.freedoms for x in self.joints()), q.dtype)
+        return State(q, jnp.asarray(velocities), jnp.asarray(np.zeros(states, q.dtype)))
 
     def to_mjcf(self) -> str:
         """The text of a file for MuJoCo (MJCF), of which `read_mujoco` makes the same system.

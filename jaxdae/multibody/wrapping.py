@@ -15,7 +15,7 @@ from jaxdae.multibody.lengths import distance
 from jaxdae.reprs import Module
 
 
-class _Plane(NamedTuple):
+class _UnrolledPlane(NamedTuple):
     """Two points outside of a circle, in the plane that the path lies in once it is unrolled.
 
     Args:
@@ -42,7 +42,7 @@ class AbstractObstacle(Module):
     side: eqx.AbstractVar[Float[Array, " 3"] | None]
 
     @abc.abstractmethod
-    def plane(self, one: Float[Array, " 3"], two: Float[Array, " 3"]) -> _Plane:
+    def plane(self, one: Float[Array, " 3"], two: Float[Array, " 3"]) -> _UnrolledPlane:
         """Of two points in the obstacle's frame."""
 
     def path(
@@ -76,7 +76,7 @@ class AbstractObstacle(Module):
         # On a cylinder's surface, unrolled, the path is straight.
         return jnp.where(wraps, jnp.sqrt(flat**2 + along**2), distance(one, two))
 
-    def _is_far(self, plane: _Plane, angle):
+    def _is_far(self, plane: _UnrolledPlane, angle):
         """Whether the side is opposite to the cone of both ends: the path goes the longer way."""
         assert self.side is not None
         ahead, across = plane.axes @ self.side
@@ -125,7 +125,7 @@ class Sphere(AbstractObstacle):
         across = two - (two @ ahead) * ahead
         size = distance(none, across)
         angle = jnp.arctan2(size, two @ ahead)
-        return _Plane(first, second, angle, jnp.stack([ahead, across / size]), 0.0 * size)
+        return _UnrolledPlane(first, second, angle, jnp.stack([ahead, across / size]), 0.0 * size)
 
 
 class Cylinder(AbstractObstacle):

@@ -43,7 +43,7 @@ _OCCURRED: Any = diffrax.RESULTS.event_occurred
 _SUCCESSFUL: Any = diffrax.RESULTS.successful
 
 
-class _Part(NamedTuple):
+class _RunPart(NamedTuple):
     """Where a run is between two parts.
 
     Args:
@@ -73,7 +73,7 @@ class _Part(NamedTuple):
     events: Events
 
 
-class _Found(NamedTuple):
+class _Zero(NamedTuple):
     """The zero of a function next to the end of a part.
 
     Args:
@@ -113,13 +113,13 @@ def integrate(problem: Any, method: Method, y0, solve: Callable) -> tuple[Integr
     records = Events.empty(tuple(x.name for x in events), most, state, start)
     ts = run.row_times
     none = jnp.zeros(len(events), bool)
-    part = _Part(
+    part = _RunPart(
         start, first, start, jnp.array(False), _SUCCESSFUL, jnp.full(ts.shape, jnp.inf, ts.dtype),
         jax.tree.map(lambda x: jnp.full((ts.size, *x.shape), jnp.inf, x.dtype), y0),
         none, none, jnp.zeros(3 + len(IterationTotals._fields), int), records,
     )  # fmt: skip
 
-    def advanced(part: _Part) -> _Part:
+    def advanced(part: _RunPart) -> _RunPart:
         # Parts of members that have ended are of no length, and nothing depends on them.
         on = ~part.done
         ahead = part._replace(time=_where(part.time, on), y=_where(part.y, on))
@@ -130,7 +130,7 @@ def integrate(problem: Any, method: Method, y0, solve: Callable) -> tuple[Integr
     # Of a batch all members go on together: a condition for each would be none, and loops that
     # diffrax checkpoints would not have the same number of turns in all.
     @jax.checkpoint
-    def go_on(part: _Part) -> _Part:
+    def go_on(part: _RunPart) -> _RunPart:
         ended = eqxi.unvmap_all(part.done)
         return jax.lax.cond(ended, lambda x: x, advanced, part)
 
@@ -181,7 +181,7 @@ class _Run:
 
     # One part.
 
-    def part(self, part: _Part) -> _Part:
+    def part(self, part: _RunPart) -> _RunPart:
         """One part of the run, and the event at its end."""
         ready = jnp.any(part.pending)
         here = jax.lax.stop_gradient((part.t, part.y))
@@ -227,7 +227,7 @@ class _Run:
         problem = problem._replace(times=times, event=event, events=())
         return self.solve(problem, method, y)
 
-    def _again(self, part: _Part, until) -> tuple[Integration, Any]:
+    def _again(self, part: _RunPart, until) -> tuple[Integration, Any]:
         """A part integrated to a time, and what is integrated there."""
         inside = jnp.clip(self.sign * self.row_times, self.sign * part.t, self.sign * until)
         ts, work = self.sign * inside, part.y[1] is not None
@@ -248,7 +248,7 @@ class _Run:
         t, y = jax.lax.stop_gradient((t, y))
         return event_rates(self.fixed_motion, t, y, self.sign)
 
-    def _zero(self, part: _Part, behind: Signs, until, end, seen, okay) -> _Found:
+    def _zero(self, part: _RunPart, behind: Signs, until, end, seen, okay) -> _Zero:
         """The event at the end of a part, and where its function is zero to round-off."""
         at_end, tolerance = self._rates(until, end), time_tolerance(until)
         # At the end of the run a function that is zero but for the tolerance of times counts.
@@ -272,9 +272,9 @@ class _Run:
 
         (t, y), _ = jax.lax.scan(closer, (until, end), length=_ITERATIONS)
         y = self.motion.on_constraints(t, y, self.method.solver)
-        return _Found(which, happened, t, y)
+        return _Zero(which, happened, t, y)
 
-    def _rows(self, part: _Part, integration: Integration, end, until, found: _Found):
+    def _rows(self, part: _RunPart, integration: Integration, end, until, found: _Zero):
         """Rows of the run with those of a part."""
         ts, sign = self.row_times, self.sign
         event = jax.lax.stop_gradient(found.t)
@@ -295,8 +295,8 @@ class _Run:
         return jnp.where(inside | beyond, ts, part.times), rows
 
     def _behind(
-        self, part: _Part, behind: Signs, integration: Integration, end, found: _Found
-    ) -> _Part:
+        self, part: _RunPart, behind: Signs, integration: Integration, end, found: _Zero
+    ) -> _RunPart:
         """The run behind the event at the end of a part, or at its own end."""
         problem, events = self.motion, self.problem.events
         which, happened, t, y = found
@@ -343,7 +343,7 @@ class _Run:
         result = diffrax.RESULTS.where(
             happened | (records.ending != GOES_ON), _OCCURRED, integration.result
         )
-        return _Part(
+        return _RunPart(
             jnp.where(happened, begin, jax.lax.stop_gradient(time)), y_next, time, stopped, result,
             part.times, part.rows, crossed, pending, part.steps, records,
         )  # fmt: skip
@@ -382,7 +382,7 @@ class _Run:
         kept = tuple(jnp.where(new, a, b).astype(b.dtype) for a, b in zip(found, old, strict=True))
         return eqx.tree_at(fields, events, kept)
 
-    def _recorded(self, part: _Part, counted, t, which, states, at: Rates) -> Events:
+    def _recorded(self, part: _RunPart, counted, t, which, states, at: Rates) -> Events:
         """Events with one more."""
         events = part.events
         place = jnp.where(counted, events.count, events.times.size)  # behind the last: dropped
@@ -403,7 +403,7 @@ class _Run:
             events.ending, events.culprit, events.amount,
         )  # fmt: skip
 
-    def ended(self, part: _Part) -> Integration:
+    def ended(self, part: _RunPart) -> Integration:
         """The run as one integration."""
         times = self.problem.times
         rows, ts, end, time = part.rows, part.times, part.y, part.time
@@ -450,7 +450,7 @@ class _Run:
         keep = lambda a, b: jnp.where(column(reached, a), a, b)  # noqa: E731
         return jax.tree.map(keep, later, rows), jnp.where(reached, asked, ts)
 
-    def events_of(self, part: _Part) -> Events:
+    def events_of(self, part: _RunPart) -> Events:
         """Events of the run; where parts were used up, that is said."""
         code = jnp.where(part.done, GOES_ON, TOO_MANY)
         return self._failed(part.events, code, -1, jnp.zeros((), self.end.dtype))

@@ -172,10 +172,14 @@ def _held(system, fixed, n: int, k: int) -> tuple[list[int], np.ndarray]:
 def _unmoved(system: System, t, state: State) -> Projection | None:
     """No change, where a state is consistent to round-off."""
     result, distances = _distances(system, t, state)
-    size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
-    if not (np.asarray(distances) <= np.finfo(distances.dtype).eps * (1 + size)).all():
+    if not _is_round_off(distances, state):
         return None
     return _projection(state, state, result, result)
+
+
+def _is_round_off(distances, state: State) -> bool:
+    size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
+    return bool((np.asarray(distances) <= np.finfo(distances.dtype).eps * (1 + size)).all())
 
 
 @jit(options=BRIEFLY)
@@ -204,7 +208,7 @@ def _search_compiled(system: System, program, t, state: State, free):
 def _search(system: System, program, t, state: State, free, search: Callable = nearest_known):
     metric, x0 = _metric(system, program, t, state)
     left, n = np.zeros(0, state.q.dtype), state.q.size
-    before, _ = _distances(system, t, state)
+    before, away = _distances(system, t, state)
     m, c = before.phi.size, before.phi_dot.size
     if program is not None:
         # Coordinates, velocities and actuator states at once.
@@ -215,8 +219,11 @@ def _search(system: System, program, t, state: State, free, search: Callable = n
         left = _left(program, t, out)
     else:
         free = free[: state.v.size]
-        x = search(_position, (system, t, state), m, metric, x0, free)
-        there = State(_coordinates(system, t, state, x), state.v, state.w)
+        there = state
+        # Where positions are consistent, there is nothing to compile but for velocities.
+        if not (are_known(away, state) and _is_round_off(away[:m], state)):
+            x = search(_position, (system, t, state), m, metric, x0, free)
+            there = State(_coordinates(system, t, state, x), state.v, state.w)
         v = search(_velocity, (system, t, there), c, metric, state.v, free)
         out = State(there.q, v, state.w)
     after, _ = _distances(system, t, out)

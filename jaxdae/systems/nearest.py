@@ -21,6 +21,8 @@ from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.systems.independence import approach, surely_independent
 
 _MAX_STEPS = 64
+# Unknowns of which all second derivatives are computed at once.
+_FEW = 64
 # Half steps: the distance to the constraints falls by 2^16.
 _APPROACH_STEPS = 16
 
@@ -138,7 +140,13 @@ def nearest(
 def linearize(constraint: Callable, x, mu) -> LinearizedConditions:
     """Constraints next to a point, by automatic differentiation; `mu` may be `None`."""
     jac, residual = jax.jacfwd(lambda x: (constraint(x),) * 2, has_aux=True)(x)
-    bend = 0.0 if mu is None else jax.hessian(lambda x: mu @ constraint(x))(x)
+    if mu is None:
+        return LinearizedConditions(residual, jac, 0.0)
+    # Forward over forward compiles in a third of the time, but has n^2 tangents at once.
+    if x.size <= _FEW:
+        bend = jax.jacfwd(lambda x: mu @ jax.jacfwd(constraint)(x))(x)
+    else:
+        bend = jax.hessian(lambda x: mu @ constraint(x))(x)
     return LinearizedConditions(residual, jac, bend)
 
 

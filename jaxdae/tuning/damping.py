@@ -10,7 +10,7 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 
-class _Linearized(eqx.Module):
+class _DampingState(eqx.Module):
     """Residuals and Jacobian at the last accepted point, and the scales of the parameters."""
 
     residual: Float[Array, " k"]
@@ -37,15 +37,15 @@ class ScaledDamping(optx.AbstractDescent):
 
     damping: float = 1.0  # `d` at step size 1
 
-    def init(self, y, f_info_struct) -> _Linearized:
+    def init(self, y, f_info_struct) -> _DampingState:
         residual = jnp.zeros(f_info_struct.residual.shape, y.dtype)
-        return _Linearized(residual, jnp.outer(residual, y), jnp.zeros_like(y))
+        return _DampingState(residual, jnp.outer(residual, y), jnp.zeros_like(y))
 
-    def query(self, y, f_info, state) -> _Linearized:
+    def query(self, y, f_info, state) -> _DampingState:
         del y
         jacobian = f_info.jac.as_matrix()
         norms = jnp.linalg.norm(jacobian, axis=0)
-        return _Linearized(f_info.residual, jacobian, jnp.maximum(state.scale, norms))
+        return _DampingState(f_info.residual, jacobian, jnp.maximum(state.scale, norms))
 
     def step(self, step_size, state):
         # A parameter that nothing depends on stays where it is.

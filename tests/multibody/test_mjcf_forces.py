@@ -197,10 +197,11 @@ def test_limits_are_left_out_or_stops():
     words = "left out: limits of 2 joints; limits of 1 tendon."
     with pytest.warns(RuntimeWarning, match=re.escape(words)):
         assert read_mujoco(LIMITED).system.forces == ()
-    with pytest.warns(RuntimeWarning, match=r"left out: limits of 1 joint\.$"):
-        system, state, _ = read_mujoco(LIMITED, limit_stiffness=500.0, limit_dissipation=0.1)
-    assert [x.name for x in system.forces] == ["stop of swing", "stop of tendon cord"]
-    swing, cord = system.forces
+    system, state, left_out, _ = read_mujoco(LIMITED, limit_stiffness=500.0, limit_dissipation=0.1)
+    assert left_out == ()
+    names = ["stop of swing", "stop of socket", "stop of tendon cord"]
+    assert [x.name for x in system.forces] == names
+    swing, _, cord = system.forces
     assert isinstance(swing, Stop)
     assert isinstance(cord, Stop)
     ends = np.asarray([swing.lower, swing.upper], float)

@@ -132,7 +132,7 @@ def test_a_file_and_a_robot_description_are_read(tmp_path):
         "<joint name='elbow' type='continuous'><parent link='base'/><child link='link'/>"
         "<axis xyz='0 1 0'/><dynamics damping='0.3'/></joint></robot>"
     )
-    system, state, left_out = read_mujoco(path)
+    system, state, left_out, _ = read_mujoco(path)
     assert left_out == ()
     assert system.labels().coordinates == ("elbow",)
     terms = jaxdae.evaluate(system, 0.0, state.q + 0.3, state.v + 1.0)
@@ -262,7 +262,7 @@ def test_what_flags_disable_is_not_there():
 )
 def test_actuators_that_are_switched_off_stay_as_inputs_without_force(off):
     with pytest.warns(RuntimeWarning, match="forces of 2 actuators switched off in the file"):
-        system, state, _ = read_mujoco(mjcf(MOTORS, bodies=BODY).replace(*off))
+        system, state, *_ = read_mujoco(mjcf(MOTORS, bodies=BODY).replace(*off))
     assert system.labels().inputs == ("turn", "servo")
     force = system.force(0.0, state.q, state.v + 1.0, None, jnp.ones(2))
     np.testing.assert_array_equal(force, 0.0)
@@ -278,7 +278,7 @@ def test_actuators_that_are_switched_off_stay_as_inputs_without_force(off):
 )
 def test_limits_of_actuators_are_left_out_and_said(bodies, motors):
     with pytest.warns(RuntimeWarning, match="left out: limits of 2 actuators"):
-        system, state, _ = read_mujoco(mjcf(motors, bodies=bodies))
+        system, state, *_ = read_mujoco(mjcf(motors, bodies=bodies))
     force = system.force(0.0, state.q, state.v, None, jnp.array([5.0, 0.0]))
     assert force[0] == 15.0
 
@@ -339,7 +339,7 @@ def test_pairs_that_may_touch_are_those_that_the_file_lists_too(contact, left_ou
 
 def test_names_of_what_has_none_are_not_those_of_others():
     bodies = BODY.replace('name="rod"', "").replace('"crank"', '"body 2"')
-    system, state, _ = read_mujoco(mjcf(bodies=bodies.replace('"swing"', '"größe ∂"')))
+    system, state, *_ = read_mujoco(mjcf(bodies=bodies.replace('"swing"', '"größe ∂"')))
     assert [x.name for x in system.bodies] == ["body 2", "body 2'"]
     assert system.labels().coordinates == ("größe ∂", "bend", "reach")
     grounded = read_mujoco(mjcf(bodies=bodies.replace('"body 2"', '"ground"'))).system
@@ -355,7 +355,7 @@ def test_without_mujoco_the_message_says_what_brings_it(monkeypatch):
 @pytest.mark.slow
 def test_a_run_keeps_its_energy_and_is_differentiated():
     rod = BODY[: BODY.index('<body name="rod"')].replace('damping="0.1"', "") + "</body>"
-    system, state, _ = read_mujoco(mjcf(bodies=rod))
+    system, state, *_ = read_mujoco(mjcf(bodies=rod))
     assert isinstance(system, Multibody)
 
     def moved(mass):

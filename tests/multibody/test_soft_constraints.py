@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdae.multibody.soft_constraints import setting_for_step, Softness
-from jaxdae.multibody.soft_runs import equalities, run, Start, start_of
+from jaxdae.multibody.soft_runs import equalities, run, SoftStart, start_of
 
 MUJOCO: Any = mujoco
 INTEGRATORS = ("Euler", "implicit", "implicitfast", "RK4", "discrete")
@@ -103,7 +103,7 @@ def test_a_run_that_mujoco_gives_up_says_when_and_writes_no_file(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     model = block("-1e7 -1")
     loops = equalities(mujoco, model, str)
-    start = Start(np.full(1, 1e-3), np.zeros(1), np.zeros(0), 0.0)
+    start = SoftStart(np.full(1, 1e-3), np.zeros(1), np.zeros(0), 0.0)
     done = run(mujoco, model, loops, start, 1.0)
     # Violations grow to more than 1e10 within some steps, as the spectral radius says.
     assert done.given_up is not None

@@ -31,7 +31,7 @@ class AssemblerMissingError(RuntimeError):
     """There is no `ptxas` on this machine."""
 
 
-class AssemblyError(ValueError):
+class AssemblerError(ValueError):
     """The assembler refuses PTX, or an architecture."""
 
 
@@ -86,7 +86,7 @@ def architectures() -> tuple[str, ...]:
 
     Raises:
         AssemblerMissingError: where there is none.
-        AssemblyError: where it does not run.
+        AssemblerError: where it does not run.
     """
     numbers = {int(x) for x in re.findall(r"'sm_(\d+)'", _run("--help"))}
     return tuple(f"sm_{x}" for x in sorted(numbers))
@@ -98,15 +98,15 @@ def assemble(ptx: str, architecture: str = "sm_90") -> Resources:
 
     Raises:
         AssemblerMissingError: where there is no assembler.
-        AssemblyError: for an architecture that it does not know, and for PTX that it refuses, with
+        AssemblerError: for an architecture that it does not know, and for PTX that it refuses, with
             its words.
     """
     known = architectures()
     if architecture not in known:
-        raise AssemblyError(f"ptxas does not know {architecture!r}; it knows {', '.join(known)}.")
+        raise AssemblerError(f"ptxas does not know {architecture!r}; it knows {', '.join(known)}.")
     target = _TARGET.search(ptx)
     if target is not None and int(architecture.removeprefix("sm_")) < int(target[1]):
-        raise AssemblyError(
+        raise AssemblerError(
             f"this kernel is for GPUs from sm_{target[1]} on, and {architecture} is older."
         )
     with tempfile.TemporaryDirectory(prefix="jaxdae-") as folder:
@@ -120,11 +120,11 @@ def parsed(log: str) -> Resources:
     """What the one kernel of a module takes, from what the assembler says with `--verbose`.
 
     Raises:
-        AssemblyError: where these are no such words.
+        AssemblerError: where these are no such words.
     """
     entries = _ENTRY.findall(log)
     if len(entries) != 1:
-        raise AssemblyError(
+        raise AssemblerError(
             f"ptxas reported on {len(entries)} kernels, where there is to be one: {log.strip()}"
         )
     ((name, registers, rest),) = entries
@@ -142,13 +142,13 @@ def _run(*words: str) -> str:
             [path, *words], capture_output=True, text=True, check=False, timeout=_PATIENCE
         )
     except OSError as error:
-        raise AssemblyError(
+        raise AssemblerError(
             f"the assembler {path} does not run ({error.strerror}); install it anew: pip install "
             "--force-reinstall nvidia-cuda-nvcc-cu12."
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise AssemblyError(f"ptxas did not end within {_PATIENCE:.0f} s.") from error
+        raise AssemblerError(f"ptxas did not end within {_PATIENCE:.0f} s.") from error
     text = f"{done.stdout}{done.stderr}"
     if done.returncode != 0:
-        raise AssemblyError(f"ptxas refuses this ({' '.join(words[:3])}): {text.strip()}")
+        raise AssemblerError(f"ptxas refuses this ({' '.join(words[:3])}): {text.strip()}")
     return text

@@ -125,7 +125,7 @@ def report(
     """What a kernel with this step takes and does; the others are fields of its report.
 
     Raises:
-        AssemblyError: for an architecture that the assembler does not know, or that is older than
+        AssemblerError: for an architecture that the assembler does not know, or that is older than
             the kernel.
     """
     resources, missing = None, None

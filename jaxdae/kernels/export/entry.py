@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdae.derivatives.primitives import Axes
 from jaxdae.kernels.emission.array_functions import library
-from jaxdae.kernels.export.interface import Interface, Structure
+from jaxdae.kernels.export.interface import Interface, StructureType
 from jaxdae.kernels.integration.arguments import StepSummary
 from jaxdae.kernels.integration.run import KernelRun, work
 from jaxdae.kernels.llvm.batch_loops import Index, Lanes, Place
@@ -331,7 +331,7 @@ class _MembersWriter(Lanes):
     def _time(self, name: str) -> Place:
         return self._in(self.interface.times, "%times", name)
 
-    def _in(self, structure: Structure, pointer: Place, name: str) -> Place:
+    def _in(self, structure: StructureType, pointer: Place, name: str) -> Place:
         return self.place(self.scalar, pointer, structure.offset(name))
 
     def _out(self, name: str) -> Place:

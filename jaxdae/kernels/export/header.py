@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxdae.kernels.export.interface import Interface, Structure, StructureField
+from jaxdae.kernels.export.interface import Interface, StructureField, StructureType
 
 _MEANINGS = {
     "successful": "the end was reached",
@@ -58,7 +58,7 @@ def _enumeration(name: str, statuses: dict[str, int]) -> str:
     return f"/* How a run ended. */\nenum {name}_status {{\n{entries}\n}};"
 
 
-def _structure(interface: Interface, structure: Structure) -> str:
+def _structure(interface: Interface, structure: StructureType) -> str:
     lines = []
     for x in structure.fields:
         of_states = structure.name == "outputs" and x.name in ("final", "states")

@@ -29,7 +29,7 @@ class StructureField(NamedTuple):
         return int(np.prod(self.shape))
 
 
-class Structure(NamedTuple):
+class StructureType(NamedTuple):
     """Arrays of numbers that lie one after the other."""
 
     name: str
@@ -66,9 +66,9 @@ class Structure(NamedTuple):
         return np.concatenate([np.ravel(np.asarray(x.value, dtype)) for x in self.fields])
 
 
-def structure(name: str, fields) -> Structure:
+def structure(name: str, fields) -> StructureType:
     """A structure of the fields that are not empty."""
-    return Structure(name, tuple(x for x in fields if x.size))
+    return StructureType(name, tuple(x for x in fields if x.size))
 
 
 class Interface(NamedTuple):
@@ -85,13 +85,13 @@ class Interface(NamedTuple):
 
     name: str
     dtype: Any
-    inputs: Structure
-    times: Structure
-    state: Structure
+    inputs: StructureType
+    times: StructureType
+    state: StructureType
     rows: int
 
     @property
-    def outputs(self) -> Structure:
+    def outputs(self) -> StructureType:
         """What a run gives; `final` and `rows` are states."""
         n = self.state.size
         about = (

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from jaxdae.kernels.export.interface import Interface, Structure
+from jaxdae.kernels.export.interface import Interface, StructureType
 
 _TEXT = """\
 ABOUT
@@ -134,7 +134,7 @@ def javascript(interface: Interface, about: list[str], statuses: dict[str, int])
     return re.sub("|".join(words), lambda found: words[found[0]], _TEXT)
 
 
-def _fields(structure: Structure, values: bool) -> list[dict]:
+def _fields(structure: StructureType, values: bool) -> list[dict]:
     return [
         {"name": x.name, "size": x.size, **({"value": _plain(x.value)} if values else {})}
         for x in structure.fields

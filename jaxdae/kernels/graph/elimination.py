@@ -168,7 +168,7 @@ def _is_accurate(graph: Graph, matrix, first, then) -> int:
     return accurate
 
 
-class _Sum:
+class _PendingSum:
     """An entry less products that are known before it is needed.
 
     Summed up only then: sums that wait for their last terms would have to be kept all the while.
@@ -197,14 +197,14 @@ def _solved(graph: Graph, matrix: np.ndarray, columns: list[list[int]], after) -
     two of them meet.
     """
     n, one, nan = len(matrix), graph.constant(1.0), graph.constant(np.nan)
-    rows: list[dict[int, _Sum]] = [{} for _ in range(n)]
+    rows: list[dict[int, _PendingSum]] = [{} for _ in range(n)]
     for i in range(n):
         for j in range(i, n):
             node = int(matrix[i, j])
             if i == j or graph.value(node) != 0:
-                rows[i][j] = rows[j][i] = _Sum(node)
+                rows[i][j] = rows[j][i] = _PendingSum(node)
     pattern = [{j: graph.fixed(x.node) for j, x in row.items()} for row in rows]
-    sides, second, pivots = [[_Sum(x) for x in row] for row in columns], after.keys(), []
+    sides, second, pivots = [[_PendingSum(x) for x in row] for row in columns], after.keys(), []
     for p in order(pattern, after):
         pivot = rows[p].pop(p).value(graph)
         # The division does not wait for the comparison.
@@ -218,7 +218,7 @@ def _solved(graph: Graph, matrix: np.ndarray, columns: list[list[int]], after) -
             for j, node in row.items():
                 if j >= i:
                     if j not in rows[i]:
-                        rows[i][j] = rows[j][i] = _Sum(graph.constant(0.0))
+                        rows[i][j] = rows[j][i] = _PendingSum(graph.constant(0.0))
                     same = (i in second) == (j in second)
                     rows[i][j].collect(same and (i in second) != (p in second), factor, node)
             for entry, node in zip(sides[i], own, strict=True):
@@ -228,7 +228,7 @@ def _solved(graph: Graph, matrix: np.ndarray, columns: list[list[int]], after) -
     for p, inverse, factors, own in reversed(pivots):
         nodes = []
         for k, side in enumerate(own):
-            x = _Sum(graph.apply("mul", side, inverse))
+            x = _PendingSum(graph.apply("mul", side, inverse))
             # What has just been solved for comes last, so that the others do not wait for it.
             for i in (i for i in solution if i in factors):
                 x.collect(p in second and i not in second, factors[i], solution[i][k])

@@ -119,7 +119,7 @@ class _Adjoint:
     def _cotangent(self, pieces: Pieces, out: Buffer, summed: bool) -> "_Cotangent":
         # What steps were begun with adds to lanes.
         kept_as_sums = summed and self.lanes.width > 1 and not self.problem.remembered
-        return (_Sum if kept_as_sums else _Cotangent)(self.lanes, pieces, out, summed)
+        return (_SummedCotangent if kept_as_sums else _Cotangent)(self.lanes, pieces, out, summed)
 
     def definitions(self) -> list[Definition]:
         """Functions that are called beside programs, and that of the loops."""
@@ -623,7 +623,7 @@ def _first(part: Rank) -> tuple[int, int]:
     return part.terms, part.rows
 
 
-class _Sum(_Cotangent):
+class _SummedCotangent(_Cotangent):
     """The same that is kept as a sum over the lanes, but for what is of no part.
 
     Products of many numbers then lie in memory that is near to the processor.

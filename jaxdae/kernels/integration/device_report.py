@@ -46,7 +46,7 @@ def kernel_report(
             derivatives of one.
         NoKernelError: where nothing in the function is the kernel of an integration.
         BackendError: with `backend="native"`, where there is none, with the reason.
-        AssemblyError: for an architecture that the assembler does not know, or too old a one.
+        AssemblerError: for an architecture that the assembler does not know, or too old a one.
     """
     from jaxdae.kernels.cuda.report import report
 

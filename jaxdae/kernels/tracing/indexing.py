@@ -77,6 +77,13 @@ def start_of_slice(starts, shape, sizes) -> tuple[slice, ...]:
     return tuple(slice(i, i + size) for i, size in zip(firsts, sizes, strict=True))
 
 
+def matrices(x: np.ndarray, batch, contracted) -> np.ndarray:
+    """Axes as (batch, free, contracted), each of them one."""
+    free = [i for i in range(x.ndim) if i not in (*batch, *contracted)]
+    sizes = [int(np.prod([x.shape[i] for i in axes])) for axes in (batch, free, contracted)]
+    return x.transpose(*batch, *free, *contracted).reshape(sizes)
+
+
 class Windows:
     """Which entries of an operand a gather reads, or a scatter writes.
 

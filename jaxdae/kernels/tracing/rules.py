@@ -19,7 +19,7 @@ from jaxdae.kernels.tracing.arrays import (
     Value,
 )
 from jaxdae.kernels.tracing.control_flow import choice
-from jaxdae.kernels.tracing.indexing import as_one_kind
+from jaxdae.kernels.tracing.indexing import as_one_kind, matrices
 from jaxdae.kernels.tracing.integers import on_integers, rounded, sum_of_products, within
 
 # Name of the primitive that calls another program.
@@ -151,8 +151,8 @@ def _cumulative(operation: str) -> Callable:
 def _dot_general(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     (left, right), (batch_left, batch_right) = equation.params["dimension_numbers"]
     symbols = [as_numbers(graph, x) for x in arguments]
-    a = _arranged(symbols[0].nodes, batch_left, left)
-    b = _arranged(symbols[1].nodes, batch_right, right)
+    a = matrices(symbols[0].nodes, batch_left, left)
+    b = matrices(symbols[1].nodes, batch_right, right)
     results = [_product(graph, rows, columns.T) for rows, columns in zip(a, b, strict=True)]
     result = equation.outvars[0].aval
     ranges, bounds = [x.bounds for x in symbols if x.bounds is not None], None
@@ -172,13 +172,6 @@ def _product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     columns = b.T.tolist()
     each = [graph.dot(row, column) for row in a.tolist() for column in columns]
     return np.array(each, np.int32).reshape(len(a), len(columns))
-
-
-def _arranged(x: np.ndarray, batch, contracted) -> np.ndarray:
-    """Axes as (batch, free, contracted), each of them one."""
-    free = [i for i in range(x.ndim) if i not in (*batch, *contracted)]
-    sizes = [int(np.prod([x.shape[i] for i in axes])) for axes in (batch, free, contracted)]
-    return x.transpose(*batch, *free, *contracted).reshape(sizes)
 
 
 def _integer_pow(graph: Graph, equation, arguments: list[Value]) -> list[Value]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from jaxdae.derivatives.user_rules import own_rules
 from jaxdae.kernels.graph.expressions import Graph, TooManyOperations
-from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing import linear_algebra, parameters, zero_signs
 from jaxdae.kernels.tracing.arrays import (
     as_known,
@@ -24,7 +23,7 @@ from jaxdae.kernels.tracing.arrays import (
     Value,
 )
 from jaxdae.kernels.tracing.control_flow import PLAIN_CALLS
-from jaxdae.kernels.tracing.indexing import MOVEMENTS
+from jaxdae.kernels.tracing.known_numbers import computed, known
 from jaxdae.kernels.tracing.loops import CALLS
 from jaxdae.kernels.tracing.rules import CALL_PRIMITIVE, RULES
 from jaxdae.kernels.tracing.subprograms import call, ScalarProgram, Subprogram
@@ -219,7 +218,7 @@ def _found(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     # A call stays one where its arguments are known: what it calls is known only to the module.
     called = equation.primitive.name == CALL_PRIMITIVE
     if not called and not any(isinstance(x, Symbols) for x in arguments):
-        return _on_host(equation, arguments)
+        return computed(equation, arguments)
     rule = RULES.get(equation.primitive.name)
     if rule is None:
         name = equation.primitive.name
@@ -279,90 +278,3 @@ def _place(equation) -> str | None:
         if not any(part in frame.file_name.replace("\\", "/") for part in inside):
             return f"{frame.file_name}:{frame.line_num} ({frame.function_name})"
     return None
-
-
-# Numbers that are known while a program is traced.
-
-# What NumPy does to the last bit as JAX; each shape of a primitive that JAX does itself is
-# compiled first, which takes longer than all the rest.
-_EXACT = ("add", "sub", "mul", "neg", "abs", "max", "min", "lt", "le", "eq", "ne")
-_OTHERS: dict[str, Callable] = {"add_any": np.add, "gt": np.greater, "ge": np.greater_equal}
-_LOGICAL = ("and", "or", "xor", "not")
-
-
-def _on_host(equation, values: list) -> list[Any]:
-    """Results of an equation whose arguments are all known."""
-    name, params = equation.primitive.name, equation.params
-    if not all(isinstance(x, np.ndarray) for x in values):
-        return _by_jax(equation.primitive, values, params)
-    if name in MOVEMENTS and _is_understood(name, params):
-        results = MOVEMENTS[name](*values, **params)
-        return results if equation.primitive.multiple_results else [results]
-    if name == "dot_general" and values[0].size == 0:  # sums of nothing
-        shape = equation.outvars[0].aval
-        return [np.zeros(shape.shape, shape.dtype)]
-    result = _by_numpy(name, params, values)
-    return _by_jax(equation.primitive, values, params) if result is None else [result]
-
-
-def _is_understood(name: str, params) -> bool:
-    try:
-        parameters.check(name, params)
-    except Refusal:
-        return False
-    return True
-
-
-def _by_numpy(name: str, params, values):
-    with np.errstate(all="ignore"):
-        exact = name in _EXACT and all(_plain(x) for x in values)
-        if exact or (name in _LOGICAL and all(x.dtype == np.bool_ for x in values)):
-            return np.asarray(OPERATIONS[name].evaluate(*values))
-        if name in _OTHERS and all(_plain(x) for x in values):
-            return np.asarray(_OTHERS[name](*values))
-        if name == "div" and all(x.dtype.kind == "f" for x in values):
-            return np.asarray(np.divide(*values))
-        if name == "integer_pow" and params["y"] == 2 and _plain(values[0]):
-            return np.asarray(values[0] * values[0])
-        if name == "iota":
-            return _iota(**params)
-        if name == "is_finite":
-            return np.isfinite(values[0])
-        if name == "stop_gradient":
-            return values[0]
-        if name in ("reduce_or", "reduce_and") and values[0].dtype == np.bool_:
-            return (np.any if name == "reduce_or" else np.all)(values[0], axis=params["axes"])
-        if name == "convert_element_type" and _keeps(values[0], params["new_dtype"]):
-            return values[0].astype(params["new_dtype"])
-        if name == "select_n" and values[0].dtype == np.bool_:
-            return np.where(values[0], values[2], values[1])
-    return None
-
-
-def _plain(x) -> bool:
-    return x.dtype.kind in "fiu"
-
-
-def _keeps(x, dtype) -> bool:
-    """Not the conversions of NaN and of numbers too large, which processors do differently."""
-    dtype = jnp.dtype(dtype)
-    simple = dtype.kind in "fiub" and x.dtype.kind in "fiub"
-    return simple and not (x.dtype.kind == "f" and dtype.kind in "iu")
-
-
-def _iota(*, dtype, shape, dimension, **_):
-    ones = [1] * len(shape)
-    ones[dimension] = -1
-    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(ones), shape)
-
-
-def _by_jax(primitive, values, params) -> list[Any]:
-    with jax.ensure_compile_time_eval():
-        results: Any = primitive.bind(*map(jax.device_put, values), **params)
-    return [known(x) for x in (results if primitive.multiple_results else [results])]
-
-
-def known(x, dtype=None) -> Any:
-    """Numbers as NumPy's, keys of random numbers as they are."""
-    keys = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.extended)
-    return x if keys else np.asarray(x, dtype)

@@ -10,8 +10,8 @@ from jaxdae.kernels.cuda import assembler
 from jaxdae.kernels.cuda.assembler import (
     architectures,
     assemble,
+    AssemblerError,
     AssemblerMissingError,
-    AssemblyError,
     parsed,
     Resources,
 )
@@ -61,23 +61,23 @@ def test_a_kernel_takes_what_it_declares():
 
 
 def test_an_unknown_architecture_is_named_with_those_known():
-    with pytest.raises(AssemblyError, match=r"does not know 'sm_1'; it knows sm_\d+, .*sm_90"):
+    with pytest.raises(AssemblerError, match=r"does not know 'sm_1'; it knows sm_\d+, .*sm_90"):
         assemble(KERNEL, "sm_1")
 
 
 def test_a_gpu_older_than_the_kernel_is_refused():
-    with pytest.raises(AssemblyError, match="for GPUs from sm_70 on, and sm_60 is older"):
+    with pytest.raises(AssemblerError, match="for GPUs from sm_70 on, and sm_60 is older"):
         assemble(KERNEL, "sm_60")
 
 
 def test_what_is_wrong_in_ptx_is_said_in_the_words_of_the_assembler():
-    with pytest.raises(AssemblyError, match=r"(?s)refuses this.*kernel.ptx, line \d+.*fmo"):
+    with pytest.raises(AssemblerError, match=r"(?s)refuses this.*kernel.ptx, line \d+.*fmo"):
         assemble(KERNEL.replace("fma.rn.f64", "fmo.rn.f64"))
 
 
 def test_modules_have_one_kernel():
     second = KERNEL[KERNEL.index(".visible") :].replace(" kernel(", " other(")
-    with pytest.raises(AssemblyError, match="reported on 2 kernels, where there is to be one"):
+    with pytest.raises(AssemblerError, match="reported on 2 kernels, where there is to be one"):
         assemble(KERNEL + second)
 
 
@@ -113,7 +113,7 @@ def test_without_the_package_it_is_found_on_the_path(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.metadata, "files", lambda _: None)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert assembler.assembler() == path
-    with pytest.raises(AssemblyError, match="ptxas refuses this"):
+    with pytest.raises(AssemblerError, match="ptxas refuses this"):
         architectures()
 
 
@@ -122,7 +122,7 @@ def test_a_file_that_does_not_run_is_named(monkeypatch, tmp_path):
     path.write_bytes(b"\x00")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(assembler, "assembler", lambda: path)
-    with pytest.raises(AssemblyError, match=r"ptxas does not run .*install it anew"):
+    with pytest.raises(AssemblerError, match=r"ptxas does not run .*install it anew"):
         architectures()
 
 
@@ -132,5 +132,5 @@ def test_an_assembler_that_hangs_is_given_up(monkeypatch, tmp_path):
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(assembler, "assembler", lambda: path)
     monkeypatch.setattr(assembler, "_PATIENCE", 0.05)
-    with pytest.raises(AssemblyError, match="did not end within"):
+    with pytest.raises(AssemblerError, match="did not end within"):
         architectures()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxdae.kernels.cuda import ptx as module
-from jaxdae.kernels.cuda.assembler import assemble, AssemblyError
+from jaxdae.kernels.cuda.assembler import assemble, AssemblerError
 from jaxdae.kernels.cuda.device_lanes import DeviceLanes
 from jaxdae.kernels.cuda.ptx import BASELINE, for_threads, ptx, threads
 from jaxdae.kernels.llvm.batch_loops import Buffer, Signature
@@ -54,7 +54,7 @@ def test_a_kernel_of_many_arrays_is_one_of_a_newer_version_that_takes_them(count
     if count in (544, 4095):
         last = f"kernel_param_{count - 1}\n"
         extended = text.replace(last, f"{last},.param .u64 one_more\n")
-        with pytest.raises(AssemblyError, match="too much parameter space"):
+        with pytest.raises(AssemblerError, match="too much parameter space"):
             assemble(extended, BASELINE)
 
 
