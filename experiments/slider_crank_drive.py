@@ -310,10 +310,10 @@ def claims(results: dict) -> list[Claim]:
         ),
         Claim(
             f"The objective falls from {hand.cost:.3f} by hand to {best.cost:.3f}: the flywheel "
-            f"is of {best.mass:.1f} instead of {hand.mass:.1f} kg, the gains are {drive.K_P:.2f} V s/rad "
-            f"and {drive.K_I:.1f} V/rad. The speed deviates by {best.deviation:.3f} instead of "
-            f"{hand.deviation:.3f} rad/s (rms), the winding takes {best.heat:.1f} instead of "
-            f"{hand.heat:.1f} W.",
+            f"goes from {hand.mass:.1f} to {best.mass:.1f} kg, the gains to {drive.K_P:.2f} "
+            f"V s/rad and {drive.K_I:.1f} V/rad. The speed deviates by {best.deviation:.3f} "
+            f"instead of {hand.deviation:.3f} rad/s (rms), the winding takes {best.heat:.1f} "
+            f"instead of {hand.heat:.1f} W.",
             best.cost < 0.95 * hand.cost,
         ),
         Claim(
@@ -355,7 +355,8 @@ def drawn(results: dict):
         axes[0, 0].plot(run.ts, run.v[:, 0], color=color, label=label)
         axes[0, 1].plot(run.ts, run.w[:, 0], color=color, label=name)
         one = results["measured"][name]
-        axes[0, 2].plot(one.mass, one.deviation, "o", color=color, label=name, zorder=3)
+        label = f"{name}: {one.heat:.1f} W of heat"
+        axes[0, 2].plot(one.mass, one.deviation, "o", color=color, label=label, zorder=3)
     front = [results["front"][x] for x in sorted(results["front"])]
     masses, deviations = ([getattr(x, y) for x in front] for y in ("mass", "deviation"))
     axes[0, 2].plot(masses, deviations, ".-", color=QUIET, label="tuned, by weight of the mass")
@@ -368,7 +369,6 @@ def drawn(results: dict):
         ax.axvline(LOADED, color=QUIET, linestyle=":")
     axes[0, 0].axhline(SPEED, color="black", linewidth=0.8, linestyle="--")
     axes[0, 2].set(xlabel="mass of the flywheel [kg]", ylabel="rms deviation [rad/s]")
-    axes[0, 2].set(xscale="log")
     for ax in axes[0]:
         ax.legend(fontsize="small")
     return figure

@@ -25,7 +25,7 @@ from jaxdae.multibody import (
 
 jax.config.update("jax_enable_x64", True)
 
-MASS, K_P, K_I, RADIUS, SPEED = 34.8, 1.3, 13.9, 0.2, 20.0
+MASS, K_P, K_I, RADIUS, SPEED = 34.9, 1.3, 14.0, 0.2, 20.0
 CRANK, ROD, DOWN = 0.05, 0.2, (0, -1, 0)
 
 
