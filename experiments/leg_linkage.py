@@ -287,17 +287,18 @@ def _fine(leg: Leg) -> Turn:
 
 
 def _refuse(leg: Leg, found: Turn, place: int) -> None:
-    """Say which loop is open at a place where Newton's method closed none."""
-    angle = leg.phase + place * 2 * jnp.pi / FINE
-    last = found.q[place - 1] if place else jnp.concatenate([angle[None], jnp.array(GUESS)])
-    degrees = place * 360 / FINE
-    try:
-        assemble(leg.mechanism(), jnp.asarray(last).at[0].set(angle), fixed="crank")
-    except AssemblyError as error:
-        raise AssemblyError(f"{degrees:g} degrees past its phase, {error}") from None
+    """Say which loop is open where Newton's method closed none, or a few places further."""
+    last = found.q[place - 1] if place else np.array([0.0, *GUESS])
+    for k in range(place, place + 4):
+        q = jnp.asarray(last).at[0].set(leg.phase + k * 2 * jnp.pi / FINE)
+        try:
+            assemble(leg.mechanism(), q, fixed="crank")
+        except AssemblyError as error:
+            text = f"{k * 360 / FINE:g} degrees past its phase, {error}"
+            raise AssemblyError(text) from None
     raise AssemblyError(
-        f"{degrees:g} degrees past its phase the loops close, but not next to where they were: "
-        "between the two places there is a singular position. Begin with a shorter crank."
+        f"{place * 360 / FINE:g} degrees past its phase the loops close, but not next to where "
+        "they were: there is a singular position between. Begin with a shorter crank."
     )
 
 
