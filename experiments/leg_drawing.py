@@ -60,7 +60,7 @@ def draw_leg(ax, leg, turn, wanted, color) -> None:
         _draw_bars(ax, leg, {n: (x.place[k], x.turn[k]) for n, x in poses.items()}, shade)
     ax.plot(*wanted.T, color="black", linestyle="--", linewidth=1, label="wanted")
     ax.plot(*turn.foot.T, color=color, linewidth=2.5, alpha=0.8, label="reached")
-    ax.set(aspect="equal", xlabel="x [m]", ylabel="z [m]", xlim=(-0.35, 0.75), ylim=(-0.08, 0.95))
+    ax.set(aspect="equal", xlabel="x [m]", ylabel="z [m]", xlim=(-0.35, 0.95), ylim=(-0.08, 0.95))
     ax.legend(fontsize="small", loc="upper left")
 
 

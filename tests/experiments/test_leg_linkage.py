@@ -66,8 +66,9 @@ def test_sines_are_the_determinant_of_the_loops(leg_linkage, first):
 
 
 def test_a_leg_that_does_not_close_is_refused_by_loop_amount_and_angle(leg_linkage, first):
-    broken = eqx.tree_at(lambda x: x.crank, first, 3 * first.crank)
-    words = r"degrees past its phase, the mechanism does not close: .*loop 'pin' is open by .* m"
+    away = first.upper_pivot + jnp.array([0.0, 1.0])
+    broken = eqx.tree_at(lambda x: x.upper_pivot, first, away)
+    words = r"0 degrees past its phase, the mechanism does not close: .*loop 'hip' is open by .* m"
     with pytest.raises(AssemblyError, match=words):
         leg_linkage.examined(broken)
 

@@ -130,7 +130,6 @@ CASES = [
     pytest.param(Relative, "native"),
     pytest.param(Relative, "plain", marks=pytest.mark.slow),
     pytest.param(Absolute, "native", marks=pytest.mark.slow),
-    pytest.param(Absolute, "plain", marks=pytest.mark.slow),
 ]
 
 
