@@ -22,6 +22,9 @@ from typing import Any
 
 IMPORTS = ("diffrax", "jaxdae")
 SYSTEMS = ("two-link", "Andrews")
+# Of bodies, by fixed steps in a kernel alone, and their gradients by all masses and the start.
+BODIES = ("spatial four-bar", "ant", "humanoid", "chain-100")
+GRADIENT = "gradient"
 # What users type.
 COMMANDS = (
     "--help",
@@ -37,6 +40,33 @@ CACHES = ("empty", "filled")
 FEW, QUICK_COMMANDS = 3, ("--help", "simulate two-link", "simulate andrews", "tune two-link")
 
 
+def spatial_four_bar():
+    """A crank, a coupler with a ball at each end, and a rocker on an axis across the crank's."""
+    import jax.numpy as jnp
+
+    import jaxdae
+    from jaxdae.multibody import Ball, Body, Connection, Hinge, Multibody
+
+    def rod(name, joint, length, parent=None, position=(0.0, 0.0, 0.0)):
+        centre = tuple(x / 2 for x in length)
+        return Body(
+            name, joint, parent=parent, position=position, mass=1.0, centre=centre,
+            inertia=(0.02, 0.02, 0.02),
+        )  # fmt: skip
+
+    bodies = [
+        rod("crank", Hinge("crank angle", axis=(0, 0, 1)), (0.0, 0.2, 0.0)),
+        rod("coupler", Ball("ball"), (0.9, 0.1, 0.3), "crank", (0.0, 0.2, 0.0)),
+        rod(
+            "rocker", Hinge("rocker angle", axis=(1, 0, 0)), (0.0, 0.3, 0.3), None, (0.9, 0.0, 0.0)
+        ),
+    ]
+    loop = Connection("end", "coupler", "rocker", anchor=(0.9, 0.1, 0.3), other=(0.0, 0.3, 0.3))
+    system = Multibody(bodies, [loop])
+    start = jaxdae.consistent_state(system, system.start().q, jnp.ones(5))
+    return system, jaxdae.Multipliers(jaxdae.Baumgarte.critical(20.0)), start
+
+
 def case(name: str):
     """System, formulation, start, end time and fixed step [s] of a problem."""
     import jax.numpy as jnp
@@ -45,6 +75,13 @@ def case(name: str):
     from jaxdae.models.andrews import AndrewsMechanism, START_Q
     from jaxdae.models.two_link import PAPER_START_Q, PAPER_START_V, TwoLinkManipulator
 
+    if name == "spatial four-bar":
+        return (*spatial_four_bar(), 0.1, 1e-3)
+    if name in BODIES:
+        import bodies
+
+        given = bodies.mechanism(name)
+        return given.system, given.formulation, State(given.q, given.v), 0.1, 1e-3
     if name == "two-link":
         gains = Baumgarte(K_D=jnp.array([20.0, 10.0]), K_P=jnp.array([100.0, 25.0]))
         start = State(jnp.array(PAPER_START_Q), jnp.array(PAPER_START_V))
@@ -59,6 +96,7 @@ def child(name: str, steps: str, backend: str) -> dict[str, float]:
     """Times [s] in this process: import, first run, and a second one, which compiles nothing."""
     began = clocks()
     import jax
+    import numpy as np
 
     import jaxdae
     from jaxdae.solvers import RK4
@@ -67,16 +105,40 @@ def child(name: str, steps: str, backend: str) -> dict[str, float]:
     jax.config.update("jax_enable_x64", True)
     system, formulation, start, t1, dt = case(name)
     how: dict[str, Any] = {"t1": t1}
-    if steps == "fixed":
+    if steps != "adaptive":
         how |= {"dt": dt, "solver": RK4()}
     if "backend" in parameters():
         how |= {"backend": backend}
+    inputs = len(system.labels().inputs)
+    if inputs:
+        how["controller"] = lambda *_: np.zeros(inputs)
 
+    run = lambda: jaxdae.simulate(system, formulation, start, **how).q  # noqa: E731
+    if steps == GRADIENT:
+        run = gradient(system, formulation, start, how)
     for name in ("first_run", "second_run"):
         began = clocks()
-        jax.block_until_ready(jaxdae.simulate(system, formulation, start, **how).q)
+        jax.block_until_ready(run())
         results |= elapsed(name, began)
     return results
+
+
+def gradient(system, formulation, start, how: dict[str, Any]) -> Callable:
+    """The gradient of a sum of final coordinates by numbers of all bodies and by the start."""
+    import body_gradients
+    import jax
+    import jax.numpy as jnp
+
+    import jaxdae
+
+    def last(numbers, q, v):
+        changed = body_gradients.with_numbers(system, numbers)
+        state = jaxdae.State(q, v)
+        return jnp.sum(jaxdae.simulate(changed, formulation, state, throw=False, **how).q[-1])
+
+    numbers = jax.tree.map(jnp.asarray, body_gradients.numbers_of(system))
+    compiled = jax.jit(jax.grad(last, argnums=(0, 1, 2)))
+    return lambda: compiled(numbers, start.q, start.v)
 
 
 def clocks() -> tuple[float, float]:
@@ -183,7 +245,8 @@ def first_runs(name: str, steps: str, backend: str, rounds: int) -> list[dict[st
 
     return [
         row(
-            run.replace("_", " "), f"{name}, {steps} steps", f"jaxdae, {backend}", times, run,
+            run.replace("_", " "),
+            f"{name}, {steps}" + " steps" * (steps != GRADIENT), f"jaxdae, {backend}", times, run,
             cache=cache,
         )
         for cache, times in in_both_caches(call, rounds).items()
@@ -241,12 +304,17 @@ def runs(quick: bool) -> Iterable[tuple[str, str, str]]:
         for steps in STEPS:
             for backend in backends():
                 yield name, steps, backend
+    for name in BODIES[:2] if quick else BODIES:
+        for steps in ("fixed", GRADIENT):
+            yield name, steps, "native"
 
 
 def options(parser: Any) -> None:
     """What a process of one run is given."""
-    parser.add_argument("--child", choices=SYSTEMS, help="print the times of one run as JSON")
-    parser.add_argument("--steps", choices=STEPS, default="fixed", help="of that run")
+    parser.add_argument(
+        "--child", choices=SYSTEMS + BODIES, help="print the times of one run as JSON"
+    )
+    parser.add_argument("--steps", choices=(*STEPS, GRADIENT), default="fixed", help="of that run")
     parser.add_argument("--backend", default="plain", help="what that run runs on")
 
 

@@ -1,5 +1,6 @@
 """Simulation: what a user asks for, checked and completed; a run; what there is to say of it."""
 
+import dataclasses
 import operator
 import warnings
 import weakref
@@ -26,10 +27,12 @@ from jaxdae.diagnosis import preconditions, starts
 from jaxdae.diagnosis.backward import start_warning
 from jaxdae.diagnosis.diagnose import diagnose, says_more
 from jaxdae.diagnosis.failure import SimulationError
+from jaxdae.diagnosis.findings import Findings
 from jaxdae.diagnosis.starts import DEPENDENT_START, Start
 from jaxdae.events.declaration import check_events, Event
 from jaxdae.events.records import REASONS
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.linalg.saddle_point import AutomaticSolve, SingularityRobust
 from jaxdae.memory import kinds, Memory, settings as traced_settings
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.simulation import backends
@@ -109,7 +112,9 @@ def simulate(
             every saved state, onto the constraints. `"auto"` takes `diffrax.Dopri8()`, or
             `Rodas5P()` for stiff equations: where the fastest root at the start asks the former for
             more than thousand steps, and a trial of the latter shows that its steps cost a third of
-            these at most; `Projected(Rodas5P())` for constraints that nothing stabilizes. Inside
+            these at most; `Projected(Rodas5P())` for constraints that nothing stabilizes. A run by
+            it that a singular position stops, or leaves in doubt, is made again with
+            `solve=SingularityRobust()` where the formulation leaves its solve open. Inside
             `jax.jit` and other transformations, where no numbers are known, it is
             `diffrax.Dopri8()`. `Trajectory.solver` and `why_solver` say what was taken and why.
         stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
@@ -180,14 +185,59 @@ def simulate(
         throw, work, start_tolerance, max_steps, events, max_events,
     )  # fmt: skip
     ready = _ready(system, formulation, state, settings)
+    trajectory, findings = _made(ready, bool(throw), settings.solver)
+    if findings is not None and isinstance(settings.solver, str):
+        ready, trajectory, findings = _past_singular_positions(
+            system, formulation, state, settings, (ready, trajectory, findings)
+        )
     for text in ready.warnings:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    trajectory = ready.run()
     # Beside the fields, so that no program sees it: of other numbers it is another text.
     object.__setattr__(trajectory, "why", ready.why)
-    if ready.announced and are_known(trajectory.result_code):
-        _announce(ready.problem, ready.method, trajectory, throw=throw)
+    if findings is not None and (throw or bool(trajectory.success)):
+        _announce(findings, trajectory, rows=bool(throw))
     return trajectory
+
+
+def _made(ready: "_Ready", throw: bool, solver) -> tuple[Trajectory, Findings | None]:
+    """A run, and what is found of it; `None` where nothing is looked for."""
+    trajectory = ready.run()
+    asked = ready.announced or isinstance(solver, str)
+    if not (asked and are_known(ready.problem, trajectory.result_code)):
+        return trajectory, None
+    rows = throw or isinstance(solver, str)
+    if not (rows or bool(trajectory.success)):
+        return trajectory, None
+    return trajectory, diagnose(ready.problem, ready.method, trajectory, rows=rows)
+
+
+def _past_singular_positions(system, formulation, state, settings: "Given", first):
+    """A run by an automatic choice, made again for singular positions where these were in its way.
+
+    Args:
+        system: as it was given.
+        formulation: as it was given.
+        state: as it was given.
+        settings: as they were given.
+        first: the run made ready, its result, and what was found of it.
+    """
+    ready, _, findings = first
+    said = (findings.failure, *findings.warnings)
+    found = next((x for x in said if x is not None and x.passable), None)
+    solve = getattr(formulation, "solve", None)
+    if found is None or not isinstance(solve, AutomaticSolve):
+        return first
+    robust = dataclasses.replace(formulation, solve=SingularityRobust())
+    again = _ready(system, robust, state, settings)
+    trajectory, now = _made(again, bool(settings.throw), settings.solver)
+    if now is None or now.failure is not None:
+        return first
+    what = "stopped at" if findings.failure is not None else "passed"
+    why = (
+        f"{ready.why}; made again by SingularityRobust(), as the run {what} a near-singular "
+        f"position at t = {found.time:.6g} s"
+    )
+    return again._replace(why=why), trajectory, now
 
 
 class Given(NamedTuple):
@@ -320,22 +370,19 @@ class _Same:
 _PLAIN = (bool, int, float, complex, str, np.generic)
 
 
-def _announce(problem: Problem, method: Method, trajectory: Trajectory, *, throw: bool) -> None:
+def _announce(findings: Findings, trajectory: Trajectory, *, rows: bool) -> None:
     """Raise the failure of a run, or warn of what was found of it.
 
     Args:
-        problem: what was simulated.
-        method: how.
+        findings: of the run.
         trajectory: what it gave.
-        throw: whether a failure is an error; otherwise rows are not read either.
+        rows: whether what was found along its rows is said, too.
     """
-    if not (throw or bool(trajectory.success)):
-        return
-    findings = diagnose(problem, method, trajectory, rows=throw)
     if findings.failure is not None:
         raise SimulationError(findings.failure.message)
-    for one in findings.warnings:
-        warnings.warn(one.message, RuntimeWarning, stacklevel=3)
+    if rows or findings.residual is None:
+        for one in findings.warnings:
+            warnings.warn(one.message, RuntimeWarning, stacklevel=3)
     # For the prompt alone: beside the fields, so that no program sees it.
     object.__setattr__(trajectory, "findings", findings)
 
@@ -541,7 +588,9 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
     (t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, _, progress,
      throw, work, start_tolerance, max_steps, events, max_events) = settings  # fmt: skip
     if not getattr(controller, "takes_rates", True):
-        refuse_rates(system, type(controller).__name__)
+        refuse_rates(
+            system, type(controller).__name__, "give a law of (t, q, v, w) that needs no rates"
+        )
     for part in jax.tree.leaves(controller):
         preconditions.check_closure("controller", part)
     system, state, inner, plant = closed_loop(system, controller, state, t0)

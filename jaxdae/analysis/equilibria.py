@@ -16,7 +16,7 @@ from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.reprs import Module, shown
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import check_finite, check_functions, check_tolerance
+from jaxdae.systems.checks import check_functions, check_position, check_tolerance
 from jaxdae.systems.dynamics import mass_and_jacobian, other_force
 from jaxdae.systems.independence import constraint_rank, surely_independent
 from jaxdae.systems.kinematics import (
@@ -147,7 +147,7 @@ def equilibrium(
     check_functions(system, state, u)
     # As arrays: numbers of another value would be compiled anew.
     system = in_dtype(system, dtype)
-    check_finite(state)
+    check_position(system, state)
     free = jnp.asarray(_free(system, fixed, state.q.size))
     kept = _independent_constraints(system, t, state)
     rest, residual, rate = _solve(system, t, state, u, free, kept, free_controls)

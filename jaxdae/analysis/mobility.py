@@ -10,7 +10,7 @@ from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.linalg.held_rank import rank_tolerance
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import check_finite, check_functions
+from jaxdae.systems.checks import check_functions, check_position
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import constraint_rank, surely_independent
 from jaxdae.systems.precision import in_dtype, known_array
@@ -117,7 +117,7 @@ def mobility(system: System, state: State, t=0.0) -> Mobility:
         raise ValueError("mobility: names need numbers that are known; call it outside of jax.jit.")
     system = in_dtype(system, state.q.dtype)
     check_functions(system, state, t=t, forces=False)
-    check_finite(state)
+    check_position(system, state)
     t = known_array(t, state.q.dtype)
     jac, phi = (np.asarray(x) for x in _constraints_at(system, t, state))
     regular = True

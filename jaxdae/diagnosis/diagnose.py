@@ -86,7 +86,8 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
             unsolved_steps(trajectory.stats, method.solver, failed=True),
         )
         message = " ".join([message, *(_sentence(x.message) for x in more if x is not None)])
-        return Findings(Finding(message, time=float(trajectory.final_time)))
+        passable = failure.may_be_passed(message)
+        return Findings(Finding(message, time=float(trajectory.final_time), passable=passable))
     known = lambda found: tuple(x for x in found if x is not None)  # noqa: E731
     # The parts of the trajectory are the same, put together anew.
     system, formulation, controller = problem.parts

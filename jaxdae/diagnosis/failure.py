@@ -38,6 +38,13 @@ _REMEDY = (
     "solve=SingularityRobust()); if the constraints cannot be satisfied beyond that time, change "
     "them, or use Penalty, which gives way."
 )
+
+
+def may_be_passed(message: str) -> bool:
+    """Whether a failure was put down to constraints that lose rank, by its message."""
+    return _REMEDY in message
+
+
 _OTHER_WAY = (
     "beside a singular position, which kernels of large mechanisms do not pass, use "
     'backend="plain" or jaxdae.solvers.HalfExplicit()'

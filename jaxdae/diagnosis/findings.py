@@ -11,12 +11,14 @@ class Finding(NamedTuple):
         value: the number that decided, in the unit that the message names; `None` without one.
         time: when [s]; `None` where it is of no single time.
         constraints: names of those involved.
+        passable: whether it is of a singular position that `SingularityRobust()` may pass.
     """
 
     message: str
     value: float | None = None
     time: float | None = None
     constraints: tuple[str, ...] = ()
+    passable: bool = False
 
 
 class NearSingularity(NamedTuple):

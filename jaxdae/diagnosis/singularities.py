@@ -302,7 +302,7 @@ def singularity_finding(
         f"grow without bound, and {type(formulation).__name__} may lose the branch or the energy "
         "without a sign of it in the residuals: use Multipliers(..., solve=SingularityRobust())."
     )
-    return Finding(message, least.value, least.time)
+    return Finding(message, least.value, least.time, passable=True)
 
 
 def incompatibility(system, ts, states, jac, residual) -> Finding | None:

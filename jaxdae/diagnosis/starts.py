@@ -24,7 +24,7 @@ from jaxdae.formulations.base import solves, with_solves
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.simulation.run import depends_on_rank
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import check_finite, check_tolerance
+from jaxdae.systems.checks import check_position, check_tolerance
 from jaxdae.systems.independence import (
     constraint_rank,
     involved,
@@ -104,7 +104,7 @@ def _values(tree):
 def _checked(formulation, start: Start, tolerance: float | None):
     """The formulation with its solves chosen, after all checks of an eager run."""
     system, state, t = start
-    check_finite(state)
+    check_position(system, state)
     # Dense matrices of many bodies take long.
     examination = formulation.examination
     dense = examination.holds is None

@@ -145,7 +145,7 @@ class _WithModes(System):
         return Labels(
             (*map(given.coordinate, range(n)), *modes), units,
             given.constraints, given.constraint_units, given.actuators, given.actuator_units,
-            given.inputs, given.input_units,
+            given.inputs, given.input_units, given.velocities, given.velocity_units,
         )  # fmt: skip
 
     def points(self, t, q):
@@ -453,7 +453,9 @@ def switching(
             "jaxdae.control.attach makes them."
         )
     if not getattr(controller, "takes_rates", True):
-        refuse_rates(system, type(controller).__name__)
+        refuse_rates(
+            system, type(controller).__name__, "give a law of (t, q, v, w) that needs no rates"
+        )
     if are_known(restitution) and not (
         np.ndim(restitution) == 0 and 0.0 <= float(restitution) <= 1.0
     ):

@@ -336,7 +336,7 @@ def _begin(inputs: Inputs, plan: KernelPlan, method: Method):
         parts = (system, formulation, controller)
         control = step_control(method.stepsize_controller, Times(t0, t1)) if plan.adaptive else None
         leaves = jax.tree.leaves(eqx.filter((parts, control), eqx.is_array))
-        return [ravel_pytree(y0)[0].astype(plan.dtype), *leaves]
+        return [ravel_pytree(y0)[0].astype(plan.dtype), *plan.packing.packed(leaves)]
 
     time = jax.ShapeDtypeStruct((), plan.dtype)
     return Subprogram("begin_run", scalarize(begin, time, time, *given, loops=True, signed=True))
@@ -358,8 +358,7 @@ def _of_a_state(plan: KernelPlan) -> list[jax.ShapeDtypeStruct]:
 
 def _read(names, plan: KernelPlan, projection, t, y, *parameters) -> list[jax.Array]:
     """Quantities of a state, which a projection may take onto the constraints before."""
-    arrays = jax.tree.unflatten(plan.structure, parameters)
-    parts = _Parts(*eqx.combine(arrays, plan.static)[0])
+    parts = _Parts(*plan.combined(plan.packing.unpacked(parameters))[0])
     tree = plan.unravel(y)
     if projection is not None:
         tree = projection.project(t, tree, tuple(parts))

@@ -154,7 +154,8 @@ class AbstractFormulation(Module):
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
         (m, r), offered = constraint_counts(system, state), self.capabilities
         if not self.takes_rates:
-            refuse_rates(system, type(self).__name__)
+            others = "simulate it with Multipliers, NullSpace, Penalty or AugmentedLagrangian"
+            refuse_rates(system, type(self).__name__, others)
         check_stabilization(offered.stabilization, m, r, state.q)
         if offered.weight is not None and not callable(offered.weight):
             check_size("alpha", offered.weight, m + r, "constraints")

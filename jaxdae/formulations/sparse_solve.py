@@ -59,7 +59,7 @@ class SparseSolve(AbstractSolve):
 
 
 def _check(system, state) -> None:
-    refuse_rates(system, "SparseSolve()")
+    refuse_rates(system, "SparseSolve()", "take Multipliers with the solve of its own")
     find_sparsity(system, state).solver  # noqa: B018  refuses what it cannot solve
 
 

@@ -102,7 +102,7 @@ class AbstractSaddlePointSolve(AbstractSolve):
         """Whether it asks for no mass matrix where accelerations without constraints are known."""
         return False
 
-    def from_free(self, free, mobility, product, rhs):
+    def from_free(self, free, mobility, product, rhs) -> tuple[Any, Any]:
         """Acceleration and multipliers from accelerations without constraints.
 
         Args:
@@ -110,8 +110,15 @@ class AbstractSaddlePointSolve(AbstractSolve):
             mobility: `M^-1 J^T`, shape `(n, c)`.
             product: `J` times mobility, then times free, shape `(c, c+1)`.
             rhs: `s`, shape `(c,)`.
+
+        Raises:
+            TypeError: of a policy that asks for the mass matrix.
         """
-        raise NotImplementedError
+        del free, mobility, product, rhs
+        raise TypeError(
+            f"{type(self).__name__} asks for the mass matrix: call it with mass, force, Jacobian "
+            "and right-hand side. One whose `takes_free_dynamics` is true declares `from_free`."
+        )
 
     def with_rank(self, rank: Float[Array, ""]) -> "AbstractSaddlePointSolve":
         """The policy with the rank of `J` that holds along a motion, where it asks for one.

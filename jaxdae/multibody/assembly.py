@@ -10,19 +10,10 @@ from scipy.optimize import least_squares
 
 from jaxdae.checks import are_known
 from jaxdae.compiled import BRIEFLY, jit
-from jaxdae.multibody import rotations
-from jaxdae.multibody.bodies import AbstractLoop, Weld
-from jaxdae.multibody.closures import (
-    CylindricalLoop,
-    HingeLoop,
-    PlanarLoop,
-    ScrewLoop,
-    SlideLoop,
-)
-from jaxdae.multibody.joints import Pose
-from jaxdae.multibody.system import Multibody
+from jaxdae.multibody.system import HALF_A_TURN, Multibody
 from jaxdae.systems import ConsistencyError, consistent_state, State
-from jaxdae.systems.checks import check_finite, check_functions
+from jaxdae.systems.checks import check_finite
+from jaxdae.systems.consistent import check_once
 from jaxdae.systems.kinematics import moved
 from jaxdae.systems.precision import as_floats, in_dtype
 
@@ -72,19 +63,23 @@ def assemble(
     (q,) = as_floats(start.q if q is None else q)
     state = State(q, start.v.astype(q.dtype), start.w.astype(q.dtype))
     system = in_dtype(system, state.q.dtype)
-    check_functions(system, state, t=t, forces=False)
+    check_once(system, state, t)
     check_finite(state)
+    problem = system.without_rotation(np.asarray(q))
+    if problem is not None:
+        raise ValueError(problem)
     t, free = jnp.asarray(t, state.q.dtype), _free(system, fixed)
     limit = float(np.finfo(state.q.dtype).eps) ** (2 / 3)
     sizes = _sizes(system, t, state)[free]
-    rng, best = np.random.default_rng(seed), None
+    rng, best, away = np.random.default_rng(seed), None, list[str]()
     for number in range(starts):
         first = sizes * rng.uniform(-1.0, 1.0, sizes.size) * (number > 0)
-        begins, _ = _residuals(system, t, state.q, _spread(first, free, state.q.dtype))
-        if not np.isfinite(begins).all():  # as closing joints are half a turn away
+        begins, place = _residuals(system, t, state.q, _spread(first, free, state.q.dtype))
+        away = [x for x, cosine in system.alignments(place).items() if cosine < HALF_A_TURN]
+        if away or not np.isfinite(begins).all():
             continue
         place, residual = _closest(system, t, state.q, free, first)
-        turned = _half_turns(system, place)
+        turned = [x for x, cosine in system.alignments(place).items() if cosine < 0]
         closed = np.abs(residual).max(initial=0.0) <= limit * (1 + np.abs(place).max(initial=0.0))
         if closed and not turned:
             return consistent_state(system, place, state.v, float(t), w=state.w)
@@ -93,7 +88,9 @@ def assemble(
     if best is None:
         raise AssemblyError(
             f"assemble: residuals of loops are not finite in any of the {starts} places that were "
-            "tried. Begin elsewhere, or with more starts."
+            "tried. "
+            + (f"{_names(away)} half a turn away from where it is to be. " if away else "")
+            + "Begin elsewhere, or with more starts."
         )
     raise AssemblyError(_message(system, best[1], best[2], starts, fixed))
 
@@ -151,6 +148,11 @@ def _free(system: Multibody, fixed) -> np.ndarray:
     return np.array([x.name not in held for x in system.joints() for _ in range(x.freedoms)], bool)
 
 
+@jit(options=BRIEFLY)
+def _places(system: Multibody, t, q):
+    return jnp.stack([*system.points(t, q).places.values()])
+
+
 def _sizes(system: Multibody, t, state: State) -> np.ndarray:
     """How far the places differ: half a turn, or the extent of the mechanism."""
     places = np.asarray(_places(system, t, state.q))
@@ -159,41 +161,8 @@ def _sizes(system: Multibody, t, state: State) -> np.ndarray:
     return np.array([extent if unit == "m/s" else np.pi for unit in units])
 
 
-@jit(options=BRIEFLY)
-def _places(system: Multibody, t, q):
-    return jnp.stack([*system.points(t, q).places.values()])
-
-
-@jit(options=BRIEFLY)
-def _poses(system: Multibody, q) -> list[Pose]:
-    """Of the ground and of all bodies."""
-    return [*system.poses(q).values()]
-
-
-def _half_turns(system: Multibody, q) -> list[str]:
-    """Loops that are closed half a turn away, where their residuals vanish as well."""
-    names, found = [None, *(x.name for x in system.bodies)], _poses(system, jnp.asarray(q))
-    poses = dict(zip(names, jax.device_get(found), strict=True))
-    return [x.name for x in system.loops if _is_reversed(x, poses)]
-
-
-def _is_reversed(loop: AbstractLoop, poses: dict[str | None, Pose]) -> bool:
-    """Whether a rotation that is to be none is nearer to half a turn, or an axis is reversed."""
-    if isinstance(loop, Weld | SlideLoop | ScrewLoop):
-        wanted = poses[loop.first].turn @ rotations.from_quaternion(loop.orientation)
-        wrong = np.asarray(poses[loop.second].turn @ wanted.T)
-        if not isinstance(loop, ScrewLoop):
-            return float(np.trace(wrong)) < 0
-        axis = poses[loop.first].turn @ np.asarray(loop.axis)
-        return float(axis @ wrong @ axis) < 0
-    if isinstance(loop, PlanarLoop):
-        axis, other = loop.normal, loop.other_normal
-    elif isinstance(loop, HingeLoop | CylindricalLoop):
-        axis, other = loop.axis, loop.other_axis
-    else:
-        return False
-    axis, other = np.asarray(axis), np.asarray(axis if other is None else other)
-    return float((poses[loop.first].turn @ axis) @ (poses[loop.second].turn @ other)) < 0
+def _names(loops: list[str]) -> str:
+    return f"{', '.join(map(repr, loops))} {'is' if len(loops) == 1 else 'are'}"
 
 
 def _message(system: Multibody, residual, turned: list[str], starts: int, fixed) -> str:
@@ -218,7 +187,7 @@ def _message(system: Multibody, residual, turned: list[str], starts: int, fixed)
     held = (fixed,) if isinstance(fixed, str) else tuple(fixed)
     what = "; ".join(open_loops)
     if turned:
-        closed = f"{', '.join(map(repr, turned))} is half a turn away from where it is to be"
+        closed = f"{_names(turned)} half a turn away from where it is to be"
         what = closed if largest < 1e-6 else f"{what}; {closed}"
     return (
         f"the mechanism does not close: in the best of {starts} places that were tried {what}. "

@@ -138,6 +138,17 @@ class AbstractLoop(Module):
     def constraints(self, units: dict[str, str]) -> tuple[tuple[str, str], ...]:
         """Name and unit of each residual, from units of joints."""
 
+    def alignment(self, poses: dict[str | None, Pose]) -> Float[Array, ""] | None:
+        """Cosine of an angle that is to be none, of which a residual has no value at half a turn.
+
+        `None` where there is no such angle.
+
+        Args:
+            poses: of bodies by name; the ground is `None`.
+        """
+        del poses
+        return None
+
     def velocity_residuals(
         self, t, poses: dict[str | None, Pose], twists: dict[str | None, Twist]
     ) -> Float[Array, " rows"]:
@@ -198,8 +209,9 @@ class Connection(AbstractLoop):
 class Weld(AbstractLoop):
     """One body is fixed to another one.
 
-    Its residuals of rotation are `sin(angle)` times the axis of the rotation that is left, in axes
-    of the first body: they vanish at half a turn as well, so start nearer.
+    Its residuals of rotation are `2 tan(angle / 2)` times the axis of the rotation that is left, in
+    axes of the second body: the angle to first order, zero for none alone, and without a value at
+    half a turn.
 
     Args:
         name: of the constraint.
@@ -219,10 +231,16 @@ class Weld(AbstractLoop):
 
     def residuals(self, t, poses, values):
         del t, values
-        one, two = poses[self.first], poses[self.second]
-        wanted = one.turn @ rotations.from_quaternion(self.orientation)
-        apart = one.point(self.anchor) - two.point(self.other)
-        return jnp.concatenate([apart, rotations.vector(wanted.T @ two.turn)])
+        apart = poses[self.first].point(self.anchor) - poses[self.second].point(self.other)
+        return jnp.concatenate([apart, rotations.half_tangent_vector(self._left(poses))])
+
+    def alignment(self, poses):
+        return rotations.cosine(self._left(poses))
+
+    def _left(self, poses):
+        """The rotation that is to be none, in axes of the second body."""
+        wanted = poses[self.first].turn @ rotations.from_quaternion(self.orientation)
+        return wanted.T @ poses[self.second].turn
 
     def constraints(self, units):
         del units

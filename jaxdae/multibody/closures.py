@@ -56,15 +56,14 @@ def _of_second(axis: Float[Array, " 3"], other_axis: Float[Array, " 3"] | None):
     return axis if other_axis is None else unit_vector(other_axis)
 
 
-def half_tangent(sine, cosine):
-    """Of an angle `2 tan(angle / 2)`, zero for none alone; of the same shape as the sine."""
-    return 2.0 * sine / (1.0 + cosine)
-
-
 def _tilt(axis: Float[Array, " 3"], other_axis: Float[Array, " 3"] | None, turn):
     """Of the angle from an axis of the first body to one of the second, about two directions."""
     image = turn @ _of_second(axis, other_axis)
-    return half_tangent(_across(axis) @ image, axis @ image)
+    return rotations.half_tangent(_across(axis) @ image, axis @ image)
+
+
+def _axis_cosine(axis: Float[Array, " 3"], other_axis: Float[Array, " 3"] | None, turn):
+    return unit_vector(axis) @ turn @ _of_second(axis, other_axis)
 
 
 _PLACES = tuple((x, "m") for x in "xyz")
@@ -102,6 +101,9 @@ class HingeLoop(AbstractPair):
         del units
         return named(self.name, _PLACES + _TILTS)
 
+    def alignment(self, poses):
+        return _axis_cosine(self.axis, self.other_axis, self.relative(poses).turn)
+
 
 class CylindricalLoop(AbstractPair):
     """A shaft that turns and slides in a bush and closes a loop: a common axis, four equations.
@@ -133,6 +135,9 @@ class CylindricalLoop(AbstractPair):
         del units
         return named(self.name, _ACROSS + _TILTS)
 
+    def alignment(self, poses):
+        return _axis_cosine(self.axis, self.other_axis, self.relative(poses).turn)
+
 
 class PlanarLoop(AbstractPair):
     """A plane of one body that slides on a plane of another one: three equations.
@@ -163,6 +168,9 @@ class PlanarLoop(AbstractPair):
     def constraints(self, units):
         del units
         return named(self.name, (("height", "m"), *_TILTS))
+
+    def alignment(self, poses):
+        return _axis_cosine(self.normal, self.other_normal, self.relative(poses).turn)
 
 
 class UniversalLoop(AbstractPair):
@@ -232,9 +240,8 @@ class SlideLoop(AbstractPair):
     """A straight guide that closes a loop: five equations.
 
     With the vector `d` from the anchor to the other point, `b, c` perpendicular to the axis, and
-    the rotation `R` from where the bodies should be: `b . d = c . d = 0`, and the vector of the
-    skew-symmetric part of `R` is zero, `sin(angle)` times the axis of what is wrong. That vanishes
-    at half a turn as well, where it is singular, so start nearer.
+    the rotation from where the bodies should be: `b . d = c . d = 0`, and `2 tan(angle / 2)` times
+    the axis of that rotation is zero. It has no value at half a turn.
 
     Args:
         name: of the constraints.
@@ -252,10 +259,15 @@ class SlideLoop(AbstractPair):
     def residuals(self, t, poses, values):
         del t, values
         apart, turn = self.relative(poses)
-        wanted = rotations.from_quaternion(self.orientation)
-        left = turn @ wanted.T
-        wrong = half_tangent(rotations.vector(left), 0.5 * (jnp.trace(left) - 1.0))
+        wrong = rotations.half_tangent_vector(self._left(turn))
         return jnp.concatenate([_across(unit_vector(self.axis)) @ apart, wrong])
+
+    def alignment(self, poses):
+        return rotations.cosine(self._left(self.relative(poses).turn))
+
+    def _left(self, turn):
+        """The rotation that is to be none."""
+        return turn @ rotations.from_quaternion(self.orientation).T
 
     def constraints(self, units):
         del units
@@ -297,7 +309,7 @@ class ScrewLoop(AbstractPair):
     def residuals(self, t, poses, values):
         del t, values
         apart, turn = self.relative(poses)
-        axis, turn = unit_vector(self.axis), turn @ rotations.from_quaternion(self.orientation).T
+        axis, turn = unit_vector(self.axis), self._turned(turn)
         advance = self.pitch / (2 * np.pi)
         cos, sin = cos_and_sin(axis, turn)
         wanted = axis @ apart / advance
@@ -307,6 +319,13 @@ class ScrewLoop(AbstractPair):
     def constraints(self, units):
         del units
         return named(self.name, (*_ACROSS, *_TILTS, ("advance", "m")))
+
+    def alignment(self, poses):
+        return _axis_cosine(self.axis, None, self._turned(self.relative(poses).turn))
+
+    def _turned(self, turn):
+        """The rotation from where the screw is without displacement."""
+        return turn @ rotations.from_quaternion(self.orientation).T
 
 
 def cos_and_sin(axis: Float[Array, " 3"], turn: Float[Array, "3 3"]):
@@ -319,7 +338,7 @@ def cos_and_sin(axis: Float[Array, " 3"], turn: Float[Array, "3 3"]):
 def turned_apart(cos, sin, wanted):
     """Of an angle, by its cosine and sine, and another one: `2 tan` of half their difference."""
     c, s = jnp.cos(wanted), jnp.sin(wanted)
-    return half_tangent(sin * c - cos * s, cos * c + sin * s)
+    return rotations.half_tangent(sin * c - cos * s, cos * c + sin * s)
 
 
 def named(name: str, rows) -> tuple[tuple[str, str], ...]:

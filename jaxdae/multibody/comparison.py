@@ -127,9 +127,10 @@ def _comparable(loop, ours: np.ndarray, theirs: np.ndarray, scale: float):
         return [], []
     if not isinstance(loop, Weld):  # A weld whose scale is zero is a connection here.
         return ours, theirs[: len(ours)]
-    half = np.linalg.norm(theirs[3:]) / scale
-    turned = 2.0 * half * np.sqrt(max(1.0 - half**2, 0.0))
-    return [*ours[:3], np.linalg.norm(ours[3:])], [*theirs[:3], turned]
+    # Of `2 tan(angle / 2)`, which has no bound.
+    half = float(np.linalg.norm(ours[3:])) / 2.0
+    turned = half / np.hypot(1.0, half)
+    return [*ours[:3], turned], [*theirs[:3], np.linalg.norm(theirs[3:]) / scale]
 
 
 def _check(pairs: Iterator[_Compared]):

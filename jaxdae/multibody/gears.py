@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from jaxdae.checks import fails
 from jaxdae.multibody import rotations
 from jaxdae.multibody.bodies import AbstractLoop, quaternion
-from jaxdae.multibody.closures import AbstractPair, cos_and_sin, half_tangent, turned_apart
+from jaxdae.multibody.closures import AbstractPair, cos_and_sin, turned_apart
 from jaxdae.multibody.joints import unit_vector
 
 
@@ -79,7 +79,7 @@ class GearPair(AbstractLoop):
             turn = turn @ rotations.from_quaternion(orientation).T
             cos, sin = cos_and_sin(unit_vector(axis), turn)
             passed += count * jnp.arctan2(sin, cos)
-        return half_tangent(jnp.sin(passed), jnp.cos(passed))[None] / self.teeth[0]
+        return rotations.half_tangent(jnp.sin(passed), jnp.cos(passed))[None] / self.teeth[0]
 
     def constraints(self, units):
         del units

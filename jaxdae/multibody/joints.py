@@ -146,6 +146,14 @@ class AbstractJoint(Module):
     step_freedoms: ClassVar[tuple[int, ...]]
     name: eqx.AbstractVar[str]
 
+    def __check_init__(self):
+        armature = getattr(self, "armature", 0.0)
+        if fails(lambda x: np.all(np.isfinite(x) & (np.asarray(x) >= 0)), armature):
+            raise ValueError(
+                f"{type(self).__name__} {self.name!r}: the armature is {armature}; it is an "
+                "inertia, finite and not negative."
+            )
+
     @property
     def at(self) -> Float[Array, " 3"] | None:
         """Origin of its frame in the body [m]; `None` for that of the body."""
@@ -181,6 +189,10 @@ class AbstractJoint(Module):
         """Rates of the coordinates, shape `(size,)`."""
         del values
         return speeds
+
+    def quaternion(self, values: Float[Array, " size"]) -> Float[Array, " 4"] | None:
+        """Those of the coordinates that are a quaternion."""
+        return None
 
     def energy(self, values: Float[Array, " size"]) -> Float[Array, ""]:
         """Of its spring [J]."""
@@ -361,6 +373,9 @@ class Ball(AbstractJoint):
     def axes(self, dtype):
         return (_turns(dtype),)
 
+    def quaternion(self, values):
+        return values
+
     def rate(self, values, speeds):
         return rotations.quaternion_rate(values, speeds)
 
@@ -410,6 +425,9 @@ class Free(AbstractJoint):
     def axes(self, dtype):
         turns = _turns(dtype)
         return tuple(Twist(x.spin, x.velocity) for x in turns), turns
+
+    def quaternion(self, values):
+        return values[3:]
 
     def rate(self, values, speeds):
         return jnp.concatenate([speeds[:3], rotations.quaternion_rate(values[3:], speeds[3:])])

@@ -250,8 +250,10 @@ class Tree:
         begins = self.begins[:, None, None]
         turn = jnp.where(begins, _taken(rest.turn, self.joint_of), straight)
         place = jnp.where(begins[..., 0], _taken(rest.place, self.joint_of), 0.0)
-        place = place + jnp.einsum("bij,bj->bi", turn, moved.place)
-        turn = jnp.einsum("bij,bjk->bik", turn, moved.turn)
+        # Sums of products: XLA's programs for processors abort the process where a batched product
+        # of matrices, transposed, goes into a loop, as its derivatives do here.
+        place = place + jnp.sum(turn * moved.place[:, None, :], axis=2)
+        turn = jnp.sum(turn[:, :, :, None] * moved.turn[:, None, :, :], axis=2)
         count = len(self.parents)
         if len(self.moved) == count:
             return Pose(place, turn)

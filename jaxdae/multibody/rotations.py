@@ -70,6 +70,21 @@ def vector(a: Float[Array, "3 3"]) -> Float[Array, " 3"]:
     return -0.5 * jnp.tensordot(CROSS.astype(a.dtype), a, 2)
 
 
+def half_tangent(sine, cosine):
+    """Of an angle `2 tan(angle / 2)`, zero for none alone; of the same shape as the sine."""
+    return 2.0 * sine / (1.0 + cosine)
+
+
+def half_tangent_vector(turn: Float[Array, "3 3"]) -> Float[Array, " 3"]:
+    """The same of a matrix of rotation, along its axis."""
+    return half_tangent(vector(turn), cosine(turn))
+
+
+def cosine(turn: Float[Array, "3 3"]) -> Float[Array, ""]:
+    """Of the angle of a matrix of rotation."""
+    return 0.5 * (jnp.trace(turn) - 1.0)
+
+
 def from_quaternion(p: Float[Array, " 4"]) -> Float[Array, "3 3"]:
     """Matrix of the rotation of a quaternion of any length but zero."""
     return jnp.tensordot(TURN.astype(p.dtype), p, 1) @ p / (p @ p)

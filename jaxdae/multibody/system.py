@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.checks import are_known
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.multibody import recursion, rotations
 from jaxdae.multibody.bodies import AbstractLoop, Body
 from jaxdae.multibody.forces import (
@@ -30,6 +31,9 @@ from jaxdae.multibody.forces import (
 from jaxdae.multibody.joints import Ball, Pose, space_vector, Twist, Wrench
 from jaxdae.multibody.mjcf_text import mjcf
 from jaxdae.systems import ForwardDynamics, Labels, Points, State, System
+
+# Cosine of an angle so near to half a turn that `2 tan` of the half of it is rounding alone.
+HALF_A_TURN = -1.0 + 1e-6
 
 
 class Multibody(System):
@@ -199,6 +203,7 @@ class Multibody(System):
 
     def poses(self, q: Float[Array, " n"]) -> dict[str | None, Pose]:
         """Poses of all bodies by name; the ground is `None`."""
+        self._check_counts(q)
         found = self.tree().body_poses(q)
         ground = Pose(jnp.zeros(3, q.dtype), rotations.none(q.dtype))
         poses = {x.name: Pose(found.place[i], found.turn[i]) for i, x in enumerate(self.bodies)}
@@ -206,6 +211,7 @@ class Multibody(System):
 
     def twists(self, q: Float[Array, " n"], v: Float[Array, " n_v"]) -> dict[str | None, Twist]:
         """How all bodies move, by name, each in its own axes."""
+        self._check_counts(q, v)
         found = self.tree().body_twists(q, v)
         twists: dict[str | None, Twist] = {
             None: Twist(jnp.zeros(3, q.dtype), jnp.zeros(3, q.dtype))
@@ -229,10 +235,12 @@ class Multibody(System):
 
     def kinetic_energy(self, t, q, v):
         """T of bodies and armatures [J]."""
+        self._check_counts(q, v)
         return self.tree().kinetic_energy(q, v)
 
     def mass_matrix(self, t, q):
         """Mass matrix by composite rigid bodies, shape `(n_v, n_v)`."""
+        self._check_counts(q)
         return self.tree().mass_matrix(q)
 
     def bias_force(self, t, q, v):
@@ -252,6 +260,7 @@ class Multibody(System):
 
     def potential_energy(self, t, q):
         """V of weights, springs and forces [J]."""
+        self._check_counts(q)
         weights = self.tree().weight_energy(q, self.gravity)
         return weights + self.spring_energy(q) + self._force_energy(t, q)
 
@@ -340,6 +349,7 @@ class Multibody(System):
     def labels(self) -> Labels:
         joints = self.joints()
         named = [y for x in joints for y in x.coordinates()]
+        speeds = [y for x in joints for y in x.velocities()]
         units = {x.name: x.coordinates()[0][1] for x in joints}
         closed = [y for x in self.loops for y in x.constraints(units)]
         closed += [y for x in self.loops for y in x.velocity_constraints()]
@@ -352,7 +362,44 @@ class Multibody(System):
             actuator_units=tuple(y for x in self._elements() for _, y in x.states()),
             inputs=tuple(y for x in self._elements() for y, _ in x.inputs()),
             input_units=tuple(y for x in self._elements() for _, y in x.inputs()),
+            velocities=() if self.velocities_are_rates else tuple(x for x, _ in speeds),
+            velocity_units=() if self.velocities_are_rates else tuple(x for _, x in speeds),
         )
+
+    def undefined_at(self, q) -> str | None:
+        problem = self.without_rotation(q)
+        if problem is not None:
+            return problem
+        for loop, cosine in self.alignments(q).items():
+            if cosine < HALF_A_TURN:
+                angle = np.degrees(np.arccos(max(cosine, -1.0)))
+                return (
+                    f"Multibody: the loop {loop!r} is {angle:.5g} degrees away from where it is "
+                    "closed, and has no residual there. Start nearer, or find a start by "
+                    "jaxdae.multibody.assemble."
+                )
+        return None
+
+    def alignments(self, q) -> dict[str, float]:
+        """By loops that have an `alignment` that cosine, of coordinates that are known."""
+        if all(type(x).alignment is AbstractLoop.alignment for x in self.loops):
+            return {}
+        found = zip(self.loops, _alignments(self, jnp.asarray(q)), strict=True)
+        return {loop.name: float(x) for loop, x in found if x is not None}
+
+    def without_rotation(self, q) -> str | None:
+        """Why a quaternion among coordinates that are known is no rotation, in words."""
+        for joint in self.joints():
+            part = joint.quaternion(self.values(q)[joint.name])
+            # Its square is divided by.
+            if part is not None and part @ part < np.finfo(part.dtype).tiny:
+                length = functools.reduce(np.hypot, part.astype(float))
+                return (
+                    f"Multibody: the quaternion of the joint {joint.name!r} has the length "
+                    f"{length:.3g}, and is no rotation: give it another length than zero, such as "
+                    "(1, 0, 0, 0), which Multibody.start() has."
+                )
+        return None
 
     def points(self, t, q) -> Points:
         """Origins of bodies, and centres of mass of those that bear no other one."""
@@ -372,6 +419,12 @@ class Multibody(System):
             trace=tuple(f"_centre of {x.name}" for x in last),
             fixed=(ground,),
         )
+
+
+@jit(options=BRIEFLY)
+def _alignments(system: Multibody, q) -> list:
+    poses = system.poses(q)
+    return [x.alignment(poses) for x in system.loops]
 
 
 def unused(name: str, taken: Sequence[str | None]) -> str:

@@ -39,7 +39,8 @@ def names_and_units(
 ) -> tuple[list[str], list[str]]:
     """Of the columns of a quantity, numbered where they are not named."""
     if quantity == "v" and not readout.velocities_are_rates(trajectory):
-        return [f"v{i + 1}" for i in range(count)], [""] * count
+        names = readout.label_field(labels, "velocities", count, lambda i: f"v{i + 1}")
+        return names, readout.label_field(labels, "velocity_units", count, lambda _: "")
     _, letter, field, unit_field = QUANTITIES[quantity]
     names = readout.label_field(labels, field, count, lambda i: f"{letter}{i + 1}")
     units = readout.label_field(labels, unit_field, count, lambda _: "")

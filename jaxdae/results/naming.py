@@ -29,12 +29,14 @@ def quantities(run: Any) -> dict[str, AxisLabels]:
     units = _field(run, "units", n, "")
     names = _field(run, "coordinates", n, "q")
     rates = AxisLabels("coordinate", names, [*map(per_second, units)], "d({})/dt")
-    others = [f"v{i + 1}" for i in range(run.v.shape[-1])]
+    count = run.v.shape[-1]
     results = {
         "q": AxisLabels("coordinate", names, units),
         "v": rates
         if run.velocities_are_rates
-        else AxisLabels("velocity", others, [""] * len(others)),
+        else AxisLabels(
+            "velocity", _field(run, "velocities", count, "v"), _field(run, "velocity_units", count)
+        ),
         "coordinate_rates": rates,
         "w": AxisLabels(
             "actuator", _field(run, "actuators", k, "w"), _field(run, "actuator_units", k)

@@ -16,6 +16,7 @@ from jaxdae.formulations.structure import used_leaves
 from jaxdae.kernels.integration.arguments import Saving
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import UnsuitedError
+from jaxdae.simulation.packing import Packing, packing
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import Method, Problem, Structure
 from jaxdae.solvers.event import fall, lowest
@@ -50,7 +51,8 @@ class KernelPlan(NamedTuple):
         max_steps: largest number of adaptive steps.
         strict: whether derivatives that no kernel has are refused.
         static: all of system, formulation, controller, step control and event but their arrays.
-        structure: of those arrays, which are the parameters of the kernel.
+        structure: of those arrays.
+        packing: of them into the parameters of the kernel.
         shapes: of the parameters.
         start_structure: of the start.
         start_shapes: of its parts.
@@ -72,6 +74,7 @@ class KernelPlan(NamedTuple):
     strict: bool
     static: Any
     structure: Any
+    packing: Packing
     shapes: tuple[jax.ShapeDtypeStruct, ...]
     start_structure: Any
     start_shapes: tuple
@@ -132,7 +135,7 @@ class KernelPlan(NamedTuple):
                 self._equations, parameters, self.unravel, self.kind.has_no_rate()
             ),
         )
-        ends = FallToZero(self._event_values, fall, lowest) if self._event(self.shapes) else None
+        ends = FallToZero(self._event_values, fall, lowest) if self._has_event() else None
         return InitialValueProblem(
             self._rate, self.states, parameters, method,
             self._control if self.adaptive else None,
@@ -158,21 +161,37 @@ class KernelPlan(NamedTuple):
         return ravel_pytree(self.solver.between(t1, t, *trees))[0]
 
     def _declared(self, parameters):
-        arrays = jax.tree.unflatten(self.structure, parameters[: len(self.shapes)])
-        return eqx.combine(arrays, self.static)
+        return self.combined(self.packing.unpacked(parameters))
+
+    def combined(self, leaves):
+        """System, formulation and controller; step control; event; from all their arrays."""
+        return eqx.combine(jax.tree.unflatten(self.structure, leaves), self.static)
 
     def _args(self, parameters):
         """Arguments of the vector field."""
-        leaves = list(parameters)
-        for i, numbers in self.structure_of_system:
-            known = np.frombuffer(numbers, self.dtype).reshape(self.shapes[i].shape)
-            leaves[i] = _constant_where_known(known, leaves[i])
-        return self._declared(leaves)[0]
+        known = dict(self.structure_of_system)
+        arrays = list(parameters)
+        for k, group in enumerate(self.packing.groups):
+            if any(i in known for i in group):
+                numbers = [self._known(known.get(i), i) for i in group]
+                values = np.concatenate(numbers).reshape(self.shapes[k].shape)
+                arrays[k] = _constant_where_known(values, arrays[k])
+        return self._declared(arrays)[0]
+
+    def _known(self, numbers: bytes | None, leaf: int) -> np.ndarray:
+        """Entries of an array that are known, NaN where they are not."""
+        if numbers is None:
+            return np.full(int(np.prod(self.packing.shapes[leaf])), np.nan, self.dtype)
+        return np.frombuffer(numbers, self.dtype)
 
     def _control(self, *parameters):
         """The step size controller."""
         parts, control, _ = self._declared(parameters)
         return with_clocks(control, parts[2])
+
+    def _has_event(self) -> bool:
+        numbers = range(len(self.packing.shapes))
+        return bool(self.combined(list(numbers))[2])
 
     def _event(self, parameters):
         return self._declared(parameters)[2]
@@ -256,6 +275,8 @@ def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numb
     leaves, structure = jax.tree.flatten(arrays)
     if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
         raise UnsuitedError("a parameter is an array that holds no floating-point numbers")
+    packs = packing(arrays)
+    parameters = packs.packed(leaves)
     start, unravel = ravel_pytree(y0)
     if start.size > MOST_STATES:
         raise UnsuitedError(
@@ -269,12 +290,12 @@ def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numb
         type(problem), solver, method.direction, saving, rows, adaptive,
         times.first_step is not None,
         adaptive and ends.has_any, method.max_steps, method.strict, static, structure,
-        tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves),
+        packs, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in parameters),
         start_structure, tuple((x.shape, str(x.dtype)) for x in starts), start.size, start.dtype,
         unravel, method.structure,
     )  # fmt: skip
     sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
-    return plan, Numbers(start, [*leaves, *([sign] if method.direction is None else [])])
+    return plan, Numbers(start, [*parameters, *([sign] if method.direction is None else [])])
 
 
 def _constant_where_known(known: np.ndarray, values):

@@ -39,6 +39,9 @@ class Labels(Module):
         inputs: names of the control inputs. Where they are given, a control input of another size
             is refused.
         input_units: their units.
+        velocities: names of the velocities, where these are not the rates of the coordinates
+            (`System.rate`); rates have names made of those of the coordinates.
+        velocity_units: their units.
     """
 
     coordinates: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
@@ -49,6 +52,8 @@ class Labels(Module):
     actuator_units: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
     inputs: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
     input_units: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
+    velocities: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
+    velocity_units: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
 
     def coordinate(self, i: int) -> str:
         """Name of coordinate `i`."""
@@ -286,6 +291,16 @@ class System(Module):
         Returns:
             `ForwardDynamics`; `None` means that they are found from the mass matrix.
             `jaxdae.check_system` compares.
+        """
+        return None
+
+    def undefined_at(self, q) -> str | None:
+        """Why coordinates describe no position, in words; `None` where they do, as by default.
+
+        It is asked before runs and searches begin, where numbers are known.
+
+        Args:
+            q: coordinates, an array of NumPy of shape `(n,)`.
         """
         return None
 

@@ -67,6 +67,7 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
             are least linear.
     """
     check_functions(system, state, u, t, forces=forces)
+    check_position(system, state)
     t = jnp.asarray(t, state.q.dtype)
     check_linear_rate(system, t, state)
     _check_faster_forms(system, t, state)
@@ -124,7 +125,7 @@ def check_functions(system: System, state: State, u=None, t=0.0, *, forces: bool
             )
         check_real(f"{name}.{function}", out, differentiated=function in _DIFFERENTIATED)
         constraints += out.size if expected == (None,) else 0
-    check_label_counts(system, q.size, constraints)
+    check_label_counts(system, q.size, n, constraints)
 
 
 # Those that return `None` where they are not declared.
@@ -237,6 +238,15 @@ def check_finite(state: State) -> None:
         if not np.isfinite(values).all():
             i = int(np.argmin(np.isfinite(values)))
             raise ValueError(f"the state is not finite: {field}[{i}] = {values[i]}.")
+
+
+@where_known
+def check_position(system: System, state: State) -> None:
+    """Raise `ValueError` for a known state that is not finite, or describes no position."""
+    check_finite(state)
+    problem = system.undefined_at(np.asarray(state.q))
+    if problem is not None:
+        raise ValueError(problem)
 
 
 def _returned(system: System, function: str, args) -> Any:

@@ -94,12 +94,14 @@ def check_labels(system: System) -> None:
         )
 
 
-def check_label_counts(system: System, n: int, constraints: int) -> None:
+def check_label_counts(system: System, n: int, velocities: int, constraints: int) -> None:
     """Fewer names than things are numbered; more of them belong to something else."""
     labels = system.labels()
     for field, most, what in (
         ("coordinates", n, "coordinate"),
         ("units", n, "coordinate"),
+        ("velocities", velocities, "velocity"),
+        ("velocity_units", velocities, "velocity"),
         ("constraints", constraints, "constraint"),
         ("constraint_units", constraints, "constraint"),
     ):

@@ -15,9 +15,9 @@ from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.memory import Memory
 from jaxdae.reprs import Module
 from jaxdae.systems.base import State, System
-from jaxdae.systems.checks import check_finite, check_functions, check_tolerance
+from jaxdae.systems.checks import check_functions, check_position, check_tolerance
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
-from jaxdae.systems.kinematics import has_rate, moved, refuse_rates
+from jaxdae.systems.kinematics import depends_on_velocities, has_rate, moved, refuse_rates
 from jaxdae.systems.nearest import nearest, nearest_known
 from jaxdae.systems.precision import in_dtype, known_array
 from jaxdae.systems.programs import (
@@ -117,6 +117,7 @@ def consistent_state(
             and `w` then move together, by the least change, with unit weights for `w`.
         fixed: names (see `System.labels`) or indices of coordinates to hold, at both levels, and
             names of actuator states (`w1`, `w2`, … without labels) that a program shall not move.
+            Of a quaternion all four or none.
         tolerance: largest residual allowed afterwards, relative to `1 + max |q|, |v|`; by default
             the 2/3 power of the machine epsilon.
         report: return also a `Projection` that tells what was moved.
@@ -127,15 +128,16 @@ def consistent_state(
     Raises:
         ConsistencyError: naming the constraint that remains violated, by how much, and when.
             Under `jit` and `vmap` the state is NaN instead.
-        ValueError: for wrong shapes, unknown names, or a state that is not finite.
+        ValueError: for wrong shapes, unknown names, coordinates that cannot be held without others,
+            or a state that is not finite.
     """
     state = State(q, v, w)
     system = in_dtype(system, state.q.dtype)
-    _check_once(system, state, t)
-    if fixed not in ((), []) or program is not None:
-        refuse_rates(system, "consistent_state with `fixed` or `program`")
-    held, free = _held(system, fixed, state.q.size, state.w.size)
-    check_finite(state)
+    check_once(system, state, t)
+    if program is not None:
+        refuse_rates(system, "consistent_state with `program`")
+    held, free = _held(system, t, state, fixed)
+    check_position(system, state)
     check_tolerance("tolerance", tolerance)
     default = float(np.finfo(state.q.dtype).eps) ** (2 / 3)
     allowed = default if tolerance is None else tolerance
@@ -153,19 +155,45 @@ def consistent_state(
     return (out, projection) if report else out
 
 
-def _check_once(system: System, state: State, t) -> None:
+def check_once(system: System, state: State, t) -> None:
     """Shapes of everything declared, once for each declaration."""
     leaves, structure = jax.tree.flatten((system, state))
     key = (structure, *((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves))
     _CHECKED.get(key, system, lambda: check_functions(system, state, t=t, forces=False))
 
 
-def _held(system, fixed, n: int, k: int) -> tuple[list[int], np.ndarray]:
-    """Coordinates that are held, and which coordinates and actuator states may move, `(n + k,)`."""
+def _held(system, t, state: State, fixed) -> tuple[list[int], np.ndarray]:
+    """Coordinates that are held, and which coordinates and actuator states may move, `(n + k,)`.
+
+    Where velocities are not rates of coordinates, which velocities, `(n_v,)`.
+    """
+    n, k = state.q.size, state.w.size
     chosen = _indices(system, (fixed,) if isinstance(fixed, str | int) else fixed, n, k)
+    held = [i for i in chosen if i < n]
+    if has_rate(system):
+        return held, _free_velocities(system, t, state, held)
     free = np.ones(n + k, bool)
     free[chosen] = False
-    return [i for i in chosen if i < n], free
+    return held, free
+
+
+def _free_velocities(system, t, state: State, held: list[int]) -> np.ndarray:
+    """Which velocities may differ from zero where some coordinates do not move, shape `(n_v,)`."""
+    if not held:
+        return np.ones(state.v.size, bool)
+    moves = depends_on_velocities(system, t, state)
+    still = np.asarray(moves[held].any(axis=0))
+    others = set(np.flatnonzero(moves[:, still].any(axis=1)).tolist()) - {*held}
+    if others:
+        label = system.labels().coordinate
+        # Those that share a velocity with them.
+        partly = [i for i in held if (moves[i] & moves[sorted(others)].any(axis=0)).any()]
+        raise ValueError(
+            f"consistent_state: {', '.join(label(i) for i in partly)} cannot be held without "
+            f"{', '.join(label(i) for i in sorted(others))}, which the same velocities move; hold "
+            "all of them, or none."
+        )
+    return ~still
 
 
 @where_eager

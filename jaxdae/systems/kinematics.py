@@ -5,7 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxdae.checks import are_known
 from jaxdae.systems.base import System
 
 # Steps of the flow by which coordinates move where velocities are not their rates.
@@ -26,13 +28,20 @@ def has_rate(system: Any) -> bool:
     return not (isinstance(same, property) and bool(system.velocities_are_rates))
 
 
-def refuse_rates(system: Any, who: str) -> None:
-    """Refuse a system whose velocities are not rates of its coordinates."""
+def refuse_rates(system: Any, who: str, instead: str = "") -> None:
+    """Refuse a system whose velocities are not rates of its coordinates.
+
+    Args:
+        system: the declaration.
+        who: needs such velocities.
+        instead: what to do with others, a clause.
+    """
     if has_rate(system):
+        declare = "declare it in velocities that are rates, as on hinges and slides"
+        remedy = f"{instead}, or {declare}" if instead else declare
         raise ValueError(
             f"{who} takes velocities for rates of coordinates, and {type(system).__name__} "
-            "declares others by `rate`. Simulate it with Multipliers, NullSpace, Penalty or "
-            "AugmentedLagrangian, or declare it in velocities that are rates."
+            f"declares others by `rate`. {remedy[0].upper()}{remedy[1:]}."
         )
 
 
@@ -43,6 +52,20 @@ def coordinate_rate(system, t, q, v):
     Whatever differentiates along a motion, or moves coordinates by velocities, asks here.
     """
     return system.rate(t, q, v) if has_rate(system) else v
+
+
+def depends_on_velocities(system, t, state) -> np.ndarray:
+    """Which rates of coordinates depend on which velocities, anywhere, shape `(n, n_v)`.
+
+    What is traced has other numbers here, of the same shapes: this is no question of numbers.
+    """
+    rng = np.random.default_rng(0)
+    number = lambda x: rng.uniform(0.4, 1.3, np.shape(x)).astype(x.dtype)  # noqa: E731
+    known = lambda x: x if are_known(x) else number(x)  # noqa: E731
+    system, t = jax.tree.map(known, (system, t))
+    with jax.ensure_compile_time_eval():
+        frames = [np.asarray(_frame(system, t, jnp.asarray(number(state.q)))) for _ in range(2)]
+    return np.asarray(np.any(np.stack(frames) != 0, axis=0))
 
 
 def velocities_of(system, t, q, q_dot):

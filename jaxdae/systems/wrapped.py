@@ -48,6 +48,9 @@ class AbstractWrappedSystem(System):
     def forward_dynamics(self, t, q, v, force):
         return self.inner.forward_dynamics(t, q, v, force)
 
+    def undefined_at(self, q):
+        return self.inner.undefined_at(q)
+
     def labels(self) -> Labels:
         return self.inner.labels()
 

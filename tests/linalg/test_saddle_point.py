@@ -9,7 +9,12 @@ import pytest
 from jax.test_util import check_grads
 
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
-from jaxdae.linalg.saddle_point import FullRankSolve, MinimumNormSolve, ZeroRowsSolve
+from jaxdae.linalg.saddle_point import (
+    FullRankSolve,
+    MinimumNormSolve,
+    SingularMassSolve,
+    ZeroRowsSolve,
+)
 
 SOLVE = FullRankSolve()
 # Elimination and Cholesky, with fewer constraints than coordinates and with as many.
@@ -167,3 +172,12 @@ def test_rows_that_are_zero_are_left_out(inner):
     a, lam = solve(mass, force, jnp.zeros_like(jac), rhs)
     np.testing.assert_allclose(a, jnp.linalg.solve(mass, force), rtol=0, atol=1e-13)
     assert (lam == 0).all()
+
+
+def test_a_policy_that_asks_for_the_mass_matrix_says_so():
+    free, jac = jnp.ones(2), jnp.ones((1, 2))
+    product = jnp.concatenate([jac @ jac.T, (jac @ free)[:, None]], axis=1)
+    solve = SingularMassSolve()
+    assert not solve.takes_free_dynamics
+    with pytest.raises(TypeError, match="SingularMassSolve asks for the mass matrix: call it with"):
+        solve.from_free(free, jac.T, product, jnp.zeros(1))

@@ -16,11 +16,13 @@ from jaxdae.multibody import (
     Ball,
     Body,
     Connection,
+    cylindrical,
     CylindricalLoop,
     Hinge,
     HingeLoop,
     Multibody,
     PlanarLoop,
+    PointOnSurface,
     ScrewLoop,
     Slide,
     SlideLoop,
@@ -96,8 +98,18 @@ def test_half_a_turn_is_not_closed():
     system = Multibody([body], [Weld("weld", "body", orientation=(0, 1, 0, 0))])
     assert abs(float(assemble(system, [0.1]).q[0])) == pytest.approx(np.pi, abs=1e-9)
     system = Multibody([body], [Weld("weld", "body", orientation=(0, 0, 0, 1))])
-    with pytest.raises(AssemblyError, match="'weld' is half a turn away from where it is to be"):
+    words = (
+        r"not finite in any of the 2 .* tried\. 'weld' is half a turn away from where it is to be"
+    )
+    with pytest.raises(AssemblyError, match=words):
         assemble(system, starts=2)
+
+
+def test_a_mechanism_of_other_sizes_is_assembled_without_compiling_anew(caplog):
+    assemble(four_bar(0.4, 1.1, 0.8, 1.0), [0.9, 2.0, -1.0])
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        assemble(four_bar(0.45, 1.05, 0.85, 1.1), [0.9, 2.0, -1.0])
+    assert [x for x in caplog.messages if x.startswith(("Compiling", "Finished XLA"))] == []
 
 
 @pytest.mark.parametrize("kind", [HingeLoop, CylindricalLoop, PlanarLoop, SlideLoop, ScrewLoop])
@@ -124,3 +136,19 @@ def test_closed_mechanisms_stay_and_what_is_wrong_is_refused():
         jax.jit(lambda q: assemble(system, q).q)(q)
     with pytest.raises(ValueError, match="nan"):
         assemble(system, q * jnp.nan)
+
+
+def test_two_cylindrical_joints_close_on_a_sphere():
+    """One equation on four velocities, of whose derivatives XLA made no program but an abort."""
+    one, two = (cylindrical(x, axis=(0.3, 0.4, 1.0)) for x in ("one", "two"))
+    bodies = [
+        Body("arm", one, None, (0.3, 0.0, 0.1), mass=1.0, inertia=(0.1, 0.1, 0.1)),
+        Body("tip", two, "arm", (0.5, 0.2, 0.0), mass=1.0, inertia=(0.1, 0.1, 0.1)),
+    ]
+    ball = PointOnSurface(
+        "ball", None, "tip", other=(0.2, 0.1, 0.0), function=lambda x: jnp.sqrt(x @ x) - 1.0
+    )
+    state = assemble(Multibody(bodies, [ball]), [0.1, 0.2, -0.1, 0.3])
+    pose = Multibody(bodies).poses(state.q)["tip"]
+    place = pose.place + pose.turn @ np.array([0.2, 0.1, 0.0])
+    np.testing.assert_allclose(np.linalg.norm(place), 1.0, atol=1e-14)

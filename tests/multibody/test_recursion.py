@@ -66,6 +66,26 @@ def test_mass_matrix_inertial_forces_and_accelerations_are_those_of_the_energies
     jaxdae.check_system(*moving)
 
 
+def test_vectors_of_another_size_are_refused(moving):
+    """Where they are used: entries are taken by number, and none would be missed."""
+    system, state = moving
+    q, v, words = state.q, state.v, "Multibody: the joints have {} {}; got shape ({},)."
+    short = re.escape(words.format(q.size, "coordinates", q.size - 1))
+    calls: list[Any] = [
+        lambda: system.kinetic_energy(0.0, q[1:], v),
+        lambda: system.potential_energy(0.0, q[1:]),
+        lambda: system.mass_matrix(0.0, q[1:]),
+        lambda: system.rate(0.0, q[1:], v),
+        lambda: system.poses(q[1:]),
+        lambda: system.values(q[1:]),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=short):
+            call()
+    with pytest.raises(ValueError, match=re.escape(words.format(v.size, "velocities", v.size - 1))):
+        system.dissipation(0.0, q, v[1:])
+
+
 class Wrong(Multibody):
     """With one of the faster forms changed."""
 

@@ -219,20 +219,45 @@ def test_rates_that_depend_on_time_keep_the_balance_of_energy():
     assert float(run.energy_error) < 1e-11
 
 
+def test_coordinates_are_held_with_all_that_their_velocities_move():
+    """A place by itself, at both levels; of a quaternion all four or none."""
+    given = start()
+    off = given.q.at[1].add(0.01)
+    held = jaxdae.consistent_state(TOP, off, given.v, fixed=[1])
+    assert float(held.q[1]) == float(off[1])
+    assert float(held.v[1]) == float(given.v[1])
+    assert np.abs(constraint_residuals(TOP, 0.0, held.q, held.v).phi).max() < 1e-9
+    compiled = jax.jit(lambda system, q: jaxdae.consistent_state(system, q, given.v, fixed=[1]).q)
+    np.testing.assert_allclose(compiled(TOP, off), held.q, atol=1e-9)
+    turned = jaxdae.consistent_state(TOP, off, given.v, fixed=[3, 4, 5, 6])
+    np.testing.assert_array_equal(turned.q[3:], TILT)
+    np.testing.assert_array_equal(turned.v[3:], SPIN)
+    np.testing.assert_allclose(turned.q[:3], given.q[:3], atol=1e-9)
+    words = "q4 cannot be held without q5, q6, q7, which the same velocities move; hold all of them"
+    with pytest.raises(ValueError, match=words):
+        jaxdae.consistent_state(TOP, off, given.v, fixed=[0, 3])
+
+
 def test_what_takes_velocities_for_rates_refuses_others():
     given = start()
-    for formulation in (
-        jaxdae.Hamiltonian(),
-        jaxdae.VelocityElimination(),
-        jaxdae.QuasiVelocities(),
-        jaxdae.Multipliers(solve=SparseSolve()),
+    others = r"Simulate it with Multipliers, NullSpace, Penalty or AugmentedLagrangian, or declare"
+    for formulation, remedy in (
+        (jaxdae.Hamiltonian(), others),
+        (jaxdae.VelocityElimination(), others),
+        (jaxdae.QuasiVelocities(), others),
+        (
+            jaxdae.Multipliers(solve=SparseSolve()),
+            r"Take Multipliers with the solve of its own, or",
+        ),
     ):
         with pytest.raises(
-            ValueError, match="takes velocities for rates of coordinates, and HeavyTop"
+            ValueError, match=f"takes velocities for rates of coordinates, and HeavyTop.*{remedy}"
         ):
             jaxdae.simulate(TOP, formulation, given, t1=0.1)
-    with pytest.raises(ValueError, match="takes velocities for rates"):
-        jaxdae.consistent_state(TOP, given.q, given.v, fixed=[0])
+    with pytest.raises(
+        ValueError, match=r"`program` takes.* `rate`\. Declare it in velocities that are rates, as"
+    ):
+        jaxdae.consistent_state(TOP, given.q, given.v, program=lambda t, q, v, w: q[:1])
     with pytest.raises(
         ValueError, match="rate takes 6 velocities for 7 coordinates; the state has 7"
     ):

@@ -72,6 +72,8 @@ class Graph:
         self.varying, self.dtype, self.loops, self.exact = varying, dtype, loops, exact
         # Equations of JAX that are to be exact, by their identity.
         self.readers: dict[int, Any] = {}
+        # What makes nodes of an equation of JAX, where that is not `evaluated` of the tracing.
+        self.each: Callable | None = None
         # Whether loops may turn as often as values say.
         self.open_ended = False
         self.nodes: list[Node] = []

@@ -17,6 +17,7 @@ from jaxdae.kernels.graph.array_calls import LARGE
 from jaxdae.kernels.integration.arguments import StepCounts
 from jaxdae.kernels.tracing.invariants import split_invariants
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
+from jaxdae.kernels.tracing.reverse import reverse
 from jaxdae.kernels.tracing.subprograms import call, ConditionalCall, Shared, Subprogram
 from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOperationError
 
@@ -339,8 +340,9 @@ class InitialValueProblem:
         for number, (name, function) in enumerate(self._functions().items()):
             used = self._used(number, active)
             by = "_".join(map(str, used))
-            made = self._parted(f"{name}_transposed_by_{by}", transposed(function, used), kinds, 3)
-            result.append(made)
+            back = transposed(function, used)
+            tape = lambda f=function, u=used: reverse(f, self.shapes("t", "y", *self.parameters), u)  # noqa: E731
+            result.append(self._parted(f"{name}_transposed_by_{by}", back, kinds, 3, tape=tape))
         return result
 
     def _used(self, number: int, active: tuple[int, ...]) -> tuple[int, ...]:
@@ -349,10 +351,17 @@ class InitialValueProblem:
         first, rest = (x.program.depends() for x in (one.first, one.rest))
         return tuple(i for i in active if first[i] or rest[len(rest) - 1 - count + i])
 
-    def _parted(self, name: str, function: Callable, kinds, varying: int, signed=False) -> _Parted:
+    def _parted(
+        self, name: str, function: Callable, kinds, varying: int, signed=False, tape=None
+    ) -> _Parted:
         def make() -> _Parted:
             shapes = self.shapes(*kinds)
-            traced = scalarize(function, *shapes, varying=varying, loops=True, signed=signed)
+            try:
+                traced = None if tape is None else tape()
+            except UnsupportedOperationError:  # JAX goes back over it
+                traced = None
+            if traced is None:
+                traced = scalarize(function, *shapes, varying=varying, loops=True, signed=signed)
             program, pieces = factored(
                 traced, first=1
             )  # the first result is a state or its cotangent

@@ -186,8 +186,9 @@ def evaluate(graph: Graph, closed: Any, arguments: list) -> list:
 
     graph.count_equations(len(jaxpr.eqns))
     hold(jaxpr.invars, arguments)
+    one = evaluated if graph.each is None else graph.each
     for equation in jaxpr.eqns:
-        hold(equation.outvars, _apply(graph, equation, [read(x) for x in equation.invars]))
+        hold(equation.outvars, one(graph, equation, [read(x) for x in equation.invars]))
     return [read(x) for x in jaxpr.outvars]
 
 
@@ -195,7 +196,7 @@ def _literal(atom: Any):
     return known(atom.val, atom.aval.dtype)
 
 
-def _apply(graph: Graph, equation, arguments: list) -> list:
+def evaluated(graph: Graph, equation, arguments: list) -> list:
     """Results of one equation; what is refused stands for itself, and for what is made of it."""
     name = equation.primitive.name
     enter = CALLS.get(name)
