@@ -80,6 +80,7 @@ def test_a_leg_between_whose_places_is_a_singular_position_is_refused(leg_linkag
         leg_linkage._refuse(first, found._replace(q=np.array([[6.0, *leg_linkage.GUESS]] * 2)), 1)
 
 
+@pytest.mark.slow
 def test_some_steps_bring_the_foot_closer(leg_linkage):
     found = leg_linkage.fitted(1, 6)
     assert found.loss < 0.3 * found.initial_loss

@@ -128,7 +128,6 @@ def differences():
 
 CASES = [
     pytest.param(Relative, "native"),
-    pytest.param(Relative, "plain", marks=pytest.mark.slow),
     pytest.param(Absolute, "native", marks=pytest.mark.slow),
 ]
 
