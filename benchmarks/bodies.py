@@ -113,7 +113,7 @@ def mechanism(problem: str) -> Mechanism:
 
 def end(mechanism: Mechanism, q, v, steps: int):
     """Coordinates after steps of a start."""
-    none = jnp.zeros(mechanism.inputs)
+    none = np.zeros(mechanism.inputs)
     return jaxdae.simulate(
         mechanism.system, mechanism.formulation, jaxdae.State(q, v), t1=steps * STEP, dt=STEP,
         solver=RK4(), saveat=diffrax.SaveAt(t1=True), throw=False,

@@ -28,7 +28,7 @@ from problems import Case, chain
 from jaxdae.plotting.style import colors, new_axes
 from jaxdae.tables import table
 
-LINKS = (10, 20, 40, 100, 200, 400, 1000)
+LINKS = (10, 20, 40, 64, 65, 100, 200, 400, 1000)
 ANGLE = 0.25 * np.pi
 # The fewest steps that are timed: a call's start and Exudyn's first factors are little beside them.
 FEWEST = 40
@@ -37,8 +37,8 @@ RUN_LINKS, RUN_TIME = (10, 40, 400), 0.1
 TOLERANCES = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 # Of Exudyn's method of Newton: smaller ones take longer and are no more accurate here.
 NEWTON = (1e-4, 1e-6)
-# A kernel is for up to 256 states; compiling CasADi's equations of more links takes minutes.
-MOST_UNROLLED, MOST_COMPILED = 64, 40
+# A kernel is for up to 1024 states; compiling CasADi's equations of more links takes minutes.
+MOST_UNROLLED, MOST_COMPILED = 256, 40
 OWN: dict[ours.Backend, str] = {"plain": "jaxdae, plain, sparse", "native": "jaxdae, native"}
 EXUDYN, CVODES = "Exudyn", "CasADi CVODES Adams"
 
@@ -275,7 +275,7 @@ def main() -> None:
     args = harness.arguments(__doc__, 7, ("steps", "runs"))
     lengths = {"steps": LINKS, "runs": RUN_LINKS}
     if args.quick:
-        lengths = {"steps": (10, 40, 100, 400, 1000), "runs": (10, 400)}
+        lengths = {"steps": (10, 40, 64, 65, 100, 400, 1000), "runs": (10, 400)}
     results: dict[str, list] = {"steps": [], "runs": []}
     with harness.scratch_folder():
         for name in args.problems:

@@ -2,11 +2,15 @@
 
     python experiments/random_mechanisms.py [--draws 16] [--out results/random_mechanisms]
 
+    python experiments/random_mechanisms.py --compare 0 3 6 11 12 20 22
+    python experiments/random_mechanisms.py --summary docs/data/random_mechanisms.json
+
 A kind is a structure (bodies, joints, closing joints, forces); each draw of it has other numbers.
 Records are appended to a file, and those that are there are not made again.
 """
 
 import argparse
+import importlib
 import json
 import re
 import warnings
@@ -602,6 +606,47 @@ def _short(message: str) -> str:
     return re.sub(r"[-+]?\d[\d.e+-]*", "#", message)[:120]
 
 
+def beside_mujoco(kind: int, draw: int) -> float | None:
+    """How far accelerations of the tree alone are from MuJoCo's, as a part of the largest.
+
+    Args:
+        kind: number of the structure in `KINDS`.
+        draw: number of its lengths, masses and velocities.
+
+    Returns:
+        The part; `None` for joints that MuJoCo has not.
+    """
+    mujoco: Any = importlib.import_module("mujoco")
+    made = mechanism(kind, draw)
+    tree = mb.Multibody(made.system.bodies)
+    if any(isinstance(x, mb.Screw) for x in tree.joints()):
+        return None
+    model = mujoco.MjModel.from_xml_string(tree.to_mjcf())
+    data = mujoco.MjData(model)
+    q, v = made.guess, made.speeds
+    places, velocities = [], []
+    values, speeds = tree.values(jnp.arange(q.size)), tree.speeds(jnp.arange(v.size))
+    for joint in tree.joints():
+        number = model.joint(joint.name).id
+        places += [(model.jnt_qposadr[number] + i, j) for i, j in enumerate(values[joint.name])]
+        velocities += [(model.jnt_dofadr[number] + i, j) for i, j in enumerate(speeds[joint.name])]
+    theirs, own = np.array(places, int).T
+    data.qpos[theirs] = q[own]
+    theirs, own = np.array(velocities, int).T
+    data.qvel[theirs] = v[own]
+    mujoco.mj_forward(model, data)
+    terms = _terms(tree, jnp.asarray(q), jnp.asarray(v))
+    found = np.linalg.solve(terms.mass, terms.force)
+    wanted = np.empty_like(found)
+    wanted[own] = data.qacc[theirs]
+    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+@jit(options=BRIEFLY)
+def _terms(system, q, v):
+    return jaxdae.evaluate(system, jnp.zeros(()), q, v)
+
+
 def records(path: Path) -> list[dict[str, Any]]:
     """Those that were kept."""
     return [json.loads(x) for x in path.read_text().splitlines()] if path.exists() else []
@@ -635,6 +680,64 @@ def _append(path: Path, record: dict[str, Any]) -> None:
         file.write(json.dumps(record) + "\n")
 
 
+def compared(path: Path, kinds, draws: int) -> None:
+    """Accelerations beside MuJoCo's and in absolute coordinates, appended to a file.
+
+    Args:
+        path: of the file.
+        kinds: numbers of structures in `KINDS`.
+        draws: how many of each.
+    """
+    import absolute_coordinates
+
+    for kind in kinds:
+        for draw in range(draws):
+            record = {"kind": kind, "draw": draw, "mujoco": beside_mujoco(kind, draw)}
+            made = mechanism(kind, draw)
+            if absolute_coordinates.is_suited(made.system):
+                state = mb.assemble(made.system, made.guess)
+                state = jaxdae.consistent_state(made.system, state.q, made.speeds)
+                record["absolute"] = absolute_coordinates.difference(made.system, state)
+            _append(path, record)
+
+
+def summary(found: list[dict[str, Any]], beside: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts and worst numbers by family, what was refused and why, and the comparisons.
+
+    Args:
+        found: records of mechanisms.
+        beside: records of comparisons.
+    """
+    families = []
+    for family in dict.fromkeys(x for x, _ in KINDS):
+        of = [x for x in found if x["family"] == family]
+        moved = [x for x in of if "residual" in x]
+        families.append({
+            "family": family,
+            "kinds": len({x["kind"] for x in of}),
+            "number": len(of),
+            "moved": len(moved),
+            **{x: sum(y.get("refused") == x for y in of) for x in ("open", "velocities", "run")},
+            "unexplained": sum("unexplained" in x for x in of),
+            "warned": sum(bool(x["warnings"]) for x in moved),
+            "silent": sum("silent" in x for x in moved),
+            "residual": max((x["residual"] for x in moved), default=None),
+            "balance": max((x["balance"] for x in moved), default=None),
+        })  # fmt: skip
+    words = ("refused", "unexplained", "silent", "warnings")
+    said = [x for x in found if any(x.get(y) for y in words)]
+    numbers = {x: [y[x] for y in beside if y.get(x) is not None] for x in ("mujoco", "absolute")}
+    return {
+        "versions": {"jaxdae": jaxdae.__version__, "jax": jax.__version__},
+        "duration": DURATION,
+        "limits": {"residual": RESIDUAL, "balance": BALANCE},
+        "families": families,
+        "said": [{x: y for x, y in one.items() if x not in ("bodies", "steps")} for one in said],
+        "compared": {x: {"number": len(y), "worst": max(y, default=None)} for x, y in
+                     numbers.items()},
+    }  # fmt: skip
+
+
 def main() -> None:
     """As the first lines say."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -642,9 +745,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/random_mechanisms"))
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--compare", type=int, nargs="+", help="kinds, of which three draws each")
+    parser.add_argument("--summary", type=Path, help="a file for the numbers of the page")
     words = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    made(words.out, words.draws, words.part, words.parts)
+    beside = words.out / "compared.jsonl"
+    if words.compare:
+        compared(beside, words.compare, 3)
+    elif words.summary is None:
+        made(words.out, words.draws, words.part, words.parts)
+    else:
+        kept = [y for x in sorted(words.out.glob("records-*.jsonl")) for y in records(x)]
+        once = list({(x["kind"], x["draw"]): x for x in kept}.values())
+        found = summary(once, records(beside))
+        words.summary.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -202,13 +202,13 @@ def simulate(
 def _made(ready: "_Ready", throw: bool, solver) -> tuple[Trajectory, Findings | None]:
     """A run, and what is found of it; `None` where nothing is looked for."""
     trajectory = ready.run()
-    asked = ready.announced or isinstance(solver, str)
+    chosen = isinstance(solver, str)
+    asked, rows = ready.announced or chosen, throw or chosen
     if not (asked and are_known(ready.problem, trajectory.result_code)):
         return trajectory, None
-    rows = throw or isinstance(solver, str)
     if not (rows or bool(trajectory.success)):
         return trajectory, None
-    return trajectory, diagnose(ready.problem, ready.method, trajectory, rows=rows)
+    return trajectory, diagnose(ready.problem, ready.method, trajectory, rows=rows, thorough=chosen)
 
 
 def _past_singular_positions(system, formulation, state, settings: "Given", first):

@@ -195,6 +195,7 @@ def test_every_page_is_in_the_navigation():
         "howto/control.md",
         "howto/solver.md",
         "howto/geometry.md",
+        "trials.md",
     ],
 )
 def test_numbers_of_committed_runs_stand_in_their_places(page, scripts):

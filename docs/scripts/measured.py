@@ -135,12 +135,70 @@ def _rest(found: dict[str, Any]) -> str:
     )
 
 
+def _random(data: dict[str, Any]) -> str:
+    """Mechanisms at random: by family, what was refused, and comparisons."""
+    names = {
+        "family": "family", "kinds": "structures", "number": "mechanisms", "moved": "simulated",
+        "open": "do not close", "velocities": "no such velocities", "run": "stopped",
+        "unexplained": "unexplained", "warned": "warned of", "silent": "wrong in silence",
+        "residual": "largest residual", "balance": "worst balance",
+    }  # fmt: skip
+    lines = [f"| {' | '.join(names.values())} |", "|---" * len(names) + "|"]
+    rows = data["families"]
+    counted = ("kinds", "number", "moved", "open", "velocities", "run", "unexplained", "warned",
+               "silent")  # fmt: skip
+    total = {x: sum(row[x] for row in rows) for x in counted} | {"family": "**all**"}
+    total |= {x: max(row[x] for row in rows) for x in ("residual", "balance")}
+    lines += [f"| {' | '.join(_cell(row[x]) for x in names)} |" for row in (*rows, total)]
+    lines.append("")
+    for one in data["said"]:
+        why = one.get("why") or one.get("unexplained") or "; ".join(one.get("warnings", ()))
+        meant = "" if one.get("built_to_close", True) else " (not built to close)"
+        lines.append(
+            f"- {one['family']}, structure {one['kind']}, draw {one['draw']}{meant}: {why}"
+        )
+    for name, what in (
+        ("mujoco", "accelerations of trees are those of MuJoCo"),
+        ("absolute", "accelerations in coordinates of joints and in those of free bodies agree"),
+    ):
+        found = data["compared"][name]
+        part = f"{found['worst']:.1e} of the largest"
+        lines += ["", f"Of {found['number']} mechanisms the {what}, but for {part} at worst."]
+    return "\n".join(lines)
+
+
+def _cell(value) -> str:
+    return f"{value:.1e}" if isinstance(value, float) else str(value)
+
+
+def _iftomm(data: dict[str, Any]) -> str:
+    """Coupled four-bars and the governor."""
+    bars = [x for x in data["rows"] if x["problem"] == "four-bars"]
+    lines = ["| four-bars | coordinates | turns | off the branch | off the motion | change of the "
+             "energy [J] | steps | processor time, compiling and both runs [s] |",
+             "|---" * 8 + "|"]  # fmt: skip
+    for x in bars:
+        cells = [x["loops"], x["coordinates"], f"{x['turns']:.1f}", x["branch"], x["motion"],
+                 x["energy"], x["steps"], f"{x['cpu']:.0f}"]  # fmt: skip
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    lines += ["", "| governor by | steps | worst error of turn, height, opening | a run [s] |",
+              "|---" * 4 + "|"]  # fmt: skip
+    for x in (x for x in data["rows"] if x["problem"] == "governor"):
+        named = x["solver"]
+        asked = f'`solver="auto"`: {named}' if x["asked"] == "auto" else named
+        worst = max(x[y] for y in ("turn", "height", "opening"))
+        lines.append(f"| {asked} | {x['steps']} | {worst:.1e} | {x['seconds']:.2f} |")
+    return "\n".join(lines)
+
+
 # What stands for numbers on a page: the file that has them, and how they are written.
 PLACES = {
     "{{ claims }}": ("claims.json", _papers),
     "{{ designs }}": ("designs.json", _designs),
     "{{ two-link }}": ("two_link.json", _gains),
     "{{ ball-beam }}": ("ball_beam.json", _rest),
+    "{{ random-mechanisms }}": ("random_mechanisms.json", _random),
+    "{{ iftomm }}": ("iftomm.json", _iftomm),
 }
 
 

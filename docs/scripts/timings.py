@@ -21,7 +21,11 @@ WORK_TARGETS = (1e-4, 1e-7)
 KERNEL = "jaxdae, native"
 NOTHING = "–"
 # As on the page: titles of problems, and sections by their files.
-TITLES = {"andrews": "Andrews", "two-link": "two-link arm"}
+TITLES = {
+    "andrews": "Andrews",
+    "two-link": "two-link arm",
+    "ant-loop": "ant with a four-bar leg",
+}
 SECTIONS = {
     "single_run": "One adaptive run, called from Python",
     "work_precision": "Work against precision",
@@ -310,6 +314,24 @@ def bodies() -> str:
     return "\n".join([table(head, lines), "", made("bodies")])
 
 
+def body_gradients() -> str:
+    """Derivatives of runs of bodies, in times of the run."""
+    rows = rows_of("body_gradients")
+    runs = {(x["problem"], x["members"]): least(x) for x in rows if x["kind"] == "run"}
+    lines = [
+        [
+            title(x["problem"]),
+            x["members"],
+            x["kind"],
+            time_text(least(x)),
+            f"{least(x) / runs[x['problem'], x['members']]:.2f}",
+        ]
+        for x in rows
+    ]
+    head = ["of", f"by {rows[0]['code']}", "what", "a step", "times the run"]
+    return "\n".join([table(head, lines), "", made("body_gradients")])
+
+
 def predictive() -> str:
     """A sample of predictive control by both methods, and how good the inputs are."""
     rows = rows_of("predictive")
@@ -462,6 +484,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "first_result": first_result,
     "repeated_calls": repeated_calls,
     "bodies": bodies,
+    "body_gradients": body_gradients,
     "predictive": predictive,
     "right_hand_side": right_hand_side,
     "losses": losses,

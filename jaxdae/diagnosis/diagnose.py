@@ -28,11 +28,13 @@ from jaxdae.diagnosis.singularities import (
     in_blocks,
     incompatibility,
     jacobian_at,
+    MOST_WORK,
     near,
     near_singularities_along,
     rank_along,
     row_scales,
     singularity_finding,
+    THOROUGH_WORK,
 )
 from jaxdae.diagnosis.starts import changed_rank
 from jaxdae.diagnosis.steps import limited_by_stability, unsolved_steps, unstable_steps
@@ -60,7 +62,9 @@ _FOLLOWED = 0.1
 _REST = 1e-3
 
 
-def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = True) -> Findings:
+def diagnose(
+    problem: Problem, method: Method, trajectory: Any, *, rows: bool = True, thorough: bool = False
+) -> Findings:
     """What there is to say of a run.
 
     Args:
@@ -70,6 +74,7 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         rows: whether its rows are read, for near-singular positions, contradicting constraints, the
             balance of energy and growth backward in time. Without it only what formulation and
             controller say, and the rank.
+        thorough: whether near-singular positions are searched in large mechanisms too.
 
     Returns:
         `Findings`; of a run that failed only why.
@@ -99,16 +104,18 @@ def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = 
         return Findings(warnings=known(found))
     found.append(rest_along(trajectory))
     examined, happened = rows_of(trajectory, _tolerance(problem, method)), trajectory.events
+    most = THOROUGH_WORK if thorough else MOST_WORK
     found.append(limited_by_stability(problem, method, trajectory, examined))
     if happened is None:
-        result, _ = _of_rows(problem, method, examined)
+        result, _ = _of_rows(problem, method, examined, most)
         return result._replace(warnings=known([*found, *result.warnings]))
     pieces = events.segments(examined.ts, examined.ys, examined.work, happened)
     found += events.findings(
         problem._replace(formulation=trajectory.formulation), trajectory, pieces
     )
     each = [
-        _of_rows(problem, method, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces
+        _of_rows(problem, method, examined._replace(ts=x.ts, ys=x.ys, work=x.work), most)
+        for x in pieces
     ]
     parts, energies = [x for x, _ in each], [x for _, x in each]
     # The same is wrong with more than one of them, more often than not.
@@ -136,7 +143,9 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _of_rows(problem: Problem, method: Method, examined: "ExaminedRows") -> tuple[Findings, Any]:
+def _of_rows(
+    problem: Problem, method: Method, examined: "ExaminedRows", most: float
+) -> tuple[Findings, Any]:
     """What there is to say of rows along which the motion is smooth, and energies there [J]."""
     system, formulation, controller = problem.parts
     found = []
@@ -147,7 +156,7 @@ def _of_rows(problem: Problem, method: Method, examined: "ExaminedRows") -> tupl
     if has_rate(system):
         v = in_blocks(partial(_rates_block, system), BLOCK, ts, state.q, state.v)
         rates = SimpleNamespace(q=state.q, v=v)
-    passed = near_singularities_along(system, formulation, ts, rates, survey.jac, AROUND)
+    passed = near_singularities_along(system, formulation, ts, rates, survey.jac, AROUND, most)
     balanced, unbalanced = _of_energy(formulation, examined, survey, rates)
     # The tolerance and the balance of energy vouch for a run that stayed on its branch.
     exact = examined.tolerance is not None and formulation.capabilities.weight is None

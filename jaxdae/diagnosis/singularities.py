@@ -34,8 +34,9 @@ _HALVINGS = 5
 BLOCK, _FEW = 256, 64
 # In how many intervals values of members of a batch are searched.
 _INTERVALS = 4
-# Most operations that warnings may cost; the values can be had for any size.
-_MOST_WORK = 5_000_000
+# Most operations that warnings may cost; the values can be had for any size. More where a run is
+# made again for what they say, as that costs more than they do.
+MOST_WORK, THOROUGH_WORK = 5_000_000, 500_000_000
 # Constraints are compatible next to a state whose least singular value is above this part of the
 # largest, and above so many times the distance to the constraints.
 _INDEPENDENT, _PER_DISTANCE = 1e-2, 100.0
@@ -248,7 +249,7 @@ def least_singular_value(system, ts, states, held=None):
 
 
 def near_singularities_along(
-    system, formulation, ts, states, jac=None, part: float = NEAR, most: float = _MOST_WORK
+    system, formulation, ts, states, jac=None, part: float = NEAR, most: float = MOST_WORK
 ) -> tuple[list[NearSingularity], float]:
     """Near-singular positions passed, and the median of the least singular value.
 
@@ -312,7 +313,7 @@ def incompatibility(system, ts, states, jac, residual) -> Finding | None:
     that follow the motion. `residual` is the largest of each row itself, at both levels.
     """
     count, c, n = jac.shape
-    if not 0 < count * c * c * n <= _MOST_WORK:
+    if not 0 < count * c * c * n <= MOST_WORK:
         return None
     ts, scales = np.asarray(ts), row_scales(np, jac)
     distance = np.asarray(residual) * scales.max()

@@ -46,14 +46,18 @@ def rank_tolerance(dtype) -> float:
     return max(1e-7, float(jnp.finfo(dtype).eps) ** 0.5)
 
 
+def _nothing(squares: Float[Array, " c"]) -> Float[Array, ""]:
+    """Square of a length that is round-off beside the largest."""
+    return (100 * jnp.finfo(squares.dtype).eps) ** 2 * jnp.max(squares, initial=0.0)
+
+
 def unit_rows(matrix: Float[Array, "c n"]) -> tuple[Float[Array, "c n"], Float[Array, " c"]]:
     """A matrix with its rows scaled to length one, and the scales.
 
     A row that is zero, or at round-off beside the largest, becomes zero.
     """
     sizes = jnp.sum(matrix * matrix, axis=1)
-    largest = jnp.max(sizes, initial=0.0)
-    nothing = sizes <= (100 * jnp.finfo(matrix.dtype).eps) ** 2 * largest
+    nothing = sizes <= _nothing(sizes)
     scales = jnp.where(nothing, 0.0, 1 / jnp.sqrt(jnp.where(nothing, 1.0, sizes)))
     return scales[:, None] * matrix, scales
 
@@ -151,7 +155,8 @@ def solve_at_rank(
         `Shares`, NaN where one of the pivots is not positive.
     """
     diagonal = jnp.diagonal(matrix)
-    regular = diagonal > 0
+    # An equation at round-off beside the others is none, and no pivot.
+    regular = diagonal > _nothing(diagonal)
     scale = jnp.where(regular, 1 / jnp.sqrt(jnp.where(regular, diagonal, 1.0)), 0.0)
     columns = _factor(scale[:, None] * matrix * scale, rank)
     spare = jnp.diag(jnp.where(jnp.arange(rhs.shape[0]) < rank, 0.0, 1.0).astype(matrix.dtype))

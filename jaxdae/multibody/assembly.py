@@ -35,8 +35,8 @@ def assemble(
 
     The sum of the squares of the residuals of the loops is made least over displacements of the
     joints, by SciPy's trust-region method, first from the guess, then from places around it at
-    random, until one closes. Where residuals vanish half a turn away from where a loop is to be, it
-    does not count as closed. `jaxdae.consistent_state` finds the nearest consistent state instead;
+    random, until one closes; a rotation or an axis that is half a turn away from where it is to be
+    does not. `jaxdae.consistent_state` finds the nearest consistent state instead;
     it needs a guess that is nearly one. Not for use inside of JAX's transformations: take
     `consistent_state` from the result on, whose derivatives are those of the constraints.
 

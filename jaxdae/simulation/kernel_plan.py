@@ -26,8 +26,8 @@ from jaxdae.solvers.kernel_steps import ConstrainedEquations, step_method
 from jaxdae.solvers.projected import changes_ends, stepping
 from jaxdae.solvers.sampled import SampledEnds, with_clocks
 
-# The time to compile a kernel grows with its operations: at this many states it is seconds.
-MOST_STATES = 256
+# Derivatives by so many states take seconds to be taken apart, whatever zeros they have.
+MOST_STATES = 1024
 
 # The same of vectors as of trees.
 _NORMS = (optimistix.rms_norm, optimistix.max_norm, optimistix.two_norm)

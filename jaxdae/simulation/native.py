@@ -14,7 +14,7 @@ from jaxdae.kernels.integration.arguments import StepCounts, StepSummary
 from jaxdae.kernels.launch import obstacles
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import AbstractBackend
-from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
+from jaxdae.simulation.kernel_plan import KernelPlan, planned
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Times
 from jaxdae.simulation.saving import is_plain, row_times
@@ -26,6 +26,8 @@ from jaxdae.solvers.monitored import Misfit
 from jaxdae.solvers.projected import is_symmetric, stepping
 from jaxdae.solvers.sampled import SampleSteps
 
+# Numbers that a function of one row takes: its derivatives by all of them are written out.
+_MOST_READ = 256
 # Integrations of this many systems, formulations and methods are kept.
 _INTEGRATIONS = Memory(64)
 _LOCK = threading.RLock()
@@ -261,7 +263,7 @@ def row_kernel(function: Callable, *examples) -> Callable | None:
     from jaxdae.kernels import native
     from jaxdae.kernels.tracing.trace import UnsupportedOperationError
 
-    if sum(x.size for x in jax.tree.leaves(examples)) > MOST_STATES:
+    if sum(x.size for x in jax.tree.leaves(examples)) > _MOST_READ:
         return None
     try:
         return native(function, *examples, strict=False)

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 TIMED = (
     "single_run", "batch", "adaptive_batch", "gradient", "identification", "scaling",
     "first_result", "repeated_calls", "predictive", "right_hand_side", "work_precision", "bodies",
+    "body_gradients",
 )  # fmt: skip
 # What the page takes from rows of a file beside `code`, `problem` and `seconds`.
 FIELDS = {
@@ -24,6 +25,7 @@ FIELDS = {
     "repeated_calls": {"section"},
     "predictive": {"iterations", "excess"},
     "bodies": {"error"},
+    "body_gradients": {"members", "kind"},
     "right_hand_side": {"setting", "run_seconds"},
     "work_precision": {"setting", "error", "steps", "evaluations"},
 }

@@ -174,6 +174,18 @@ def test_rows_that_are_zero_are_left_out(inner):
     assert (lam == 0).all()
 
 
+def test_equations_at_round_off_are_no_pivots(rng):
+    """Beside others a row of round-off says nothing, whatever its direction."""
+    jac = rng.normal(size=(2, 5))
+    rows = np.stack([jac[0], 1e-17 * rng.normal(size=5), jac[1]])
+    mass = np.diag(rng.uniform(0.5, 2.0, 5))
+    force, rhs = rng.normal(size=5), rng.normal(size=2)
+    a, lam = MinimumNormSolve(rank=2.0)(mass, force, rows, np.array([rhs[0], 0.0, rhs[1]]))
+    alone, among = FullRankSolve()(mass, force, jac, rhs)
+    np.testing.assert_allclose(a, alone, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(lam, [among[0], 0.0, among[1]], rtol=1e-10, atol=1e-12)
+
+
 def test_a_policy_that_asks_for_the_mass_matrix_says_so():
     free, jac = jnp.ones(2), jnp.ones((1, 2))
     product = jnp.concatenate([jac @ jac.T, (jac @ free)[:, None]], axis=1)

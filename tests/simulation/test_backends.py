@@ -99,11 +99,11 @@ def test_work_is_integrated_beside_the_motion():
 
 @pytest.mark.slow
 def test_many_bodies_are_left_to_diffrax():
-    links = Chain.uniform(65)
-    q = jnp.stack([jnp.arange(1, 66) / 65, jnp.zeros(65)], 1).ravel()
-    start = State(q, jnp.zeros(130))
+    links = Chain.uniform(257)
+    q = jnp.stack([jnp.arange(1, 258) / 257, jnp.zeros(257)], 1).ravel()
+    start = State(q, jnp.zeros(514))
     small = {"t1": 1e-3, "dt": 1e-3, "solver": RK4(), "backend": "native"}
-    with pytest.raises(BackendError, match="260 states are more than 256"):
+    with pytest.raises(BackendError, match="1028 states are more than 1024"):
         simulate(links, jaxdae.Multipliers(), start, **small)
     with pytest.raises(BackendError, match=r"SparseSolve\(\) is for more bodies"):
         simulate(links, Multipliers(solve=jaxdae.formulations.SparseSolve()), start, **small)

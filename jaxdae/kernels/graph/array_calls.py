@@ -250,6 +250,8 @@ def mapped(graph: Graph, operation: str, nodes: list[np.ndarray]) -> np.ndarray 
     """
     if nodes[0].size < _FEWEST_MAPPED or operation not in (*ARITHMETIC, *STRAIGHT_LINES):
         return None
+    if operation in ARITHMETIC and not graph.call_nodes:
+        return None
     flat = [x.ravel().tolist() for x in nodes]
     single = tuple(all(y == x[0] for y in x) for x in flat)
     arrays = [x for x, one in zip(flat, single, strict=True) if not one]

@@ -84,6 +84,8 @@ class Graph:
         self._operations = self._equations = 0
         # Inputs whose nodes have their numbers.
         self.numbered = 0
+        # Nodes of calls.
+        self.call_nodes: list[int] = []
 
     def count_equations(self, count: int) -> None:
         """Take note of equations to be traced; an error when these are too many for a program."""
@@ -141,6 +143,7 @@ class Graph:
         node = self._known.get(key)
         if node is None:
             node = self._new(key, CALL, (callee, arguments))
+            self.call_nodes.append(node)
             count = sum(int(np.prod(x.shape)) for x in callee.results)
             self.nodes.extend(Node(RESULT, (node, i)) for i in range(count))
             self._fixed.extend([self._fixed[node]] * count)
@@ -262,6 +265,9 @@ class Graph:
 
     def values(self, nodes: list[int]) -> list[float | bool] | None:
         """Values of constants, or `None` if one of the nodes is none."""
+        # Mostly the first one is none.
+        if nodes and nodes[0] not in self._constants:
+            return None
         known = [self._constants[x] for x in nodes if x in self._constants]
         return known if len(known) == len(nodes) else None
 

@@ -23,6 +23,8 @@ from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOpera
 
 # States of up to this many numbers are kept in registers.
 _IN_REGISTERS = 8
+# Dense output of so many numbers is gone through in a loop.
+_LOOPED = 128
 # Of states with their derivatives. A kernel keeps some fifty arrays of them on the stack: at eight
 # lanes of eight bytes this many take 3.5 MB of the usual 8.
 _MOST_STATES = 1024
@@ -816,7 +818,28 @@ def _changed(problem: InitialValueProblem, active, t, y, arguments):
 def _interpolation(problem: InitialValueProblem, dense: bool) -> list[Subprogram]:
     if not dense:
         return []
-    return [problem.program("interpolate", lambda *x: _between(problem, *x), *"ttyydt")]
+    between = _between_by_entries if _in_entries(problem) else _between
+    return [problem.program("interpolate", lambda *x: between(problem, *x), *"ttyydt")]
+
+
+def _in_entries(problem: InitialValueProblem) -> bool:
+    """Whether dense output is the same function of each entry, of so many that a loop is worth it.
+
+    A loop takes as long to compile for a thousand entries as for ten.
+    """
+    moving = problem.moving.count
+    alike = problem.method.evaluates_only and len(problem.method.dense_shape(moving)) == 2
+    return alike and problem.between is None and moving == problem.states >= _LOOPED
+
+
+def _between_by_entries(problem: InitialValueProblem, t0, t1, y0, y1, dense, t):
+    """State at a time in a step, entry by entry."""
+
+    def one(t0, t1, t, y0, y1, *rates):
+        column = jnp.stack(rates)[:, None]
+        return problem.method.interpolate(t0, t1, y0[None], y1[None], column, t)[0]
+
+    return problem.each("between", one, t0, t1, t, y0, y1, *dense, wrt=())
 
 
 def _between(problem: InitialValueProblem, t0, t1, y0, y1, dense, t):

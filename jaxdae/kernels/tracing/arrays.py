@@ -1,5 +1,7 @@
 """Arrays while a program is traced to scalars: known numbers, or numbers of graph nodes."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -73,12 +75,51 @@ def as_symbols(graph: Graph, value: Value) -> Symbols:
     value = np.asarray(value)
     if value.dtype.kind == "c":
         raise Refusal(COMPLEX)
-    constant = graph.constant
-    nodes = np.array([constant(x) for x in value.ravel().tolist()], np.int32).reshape(value.shape)
+    nodes = np.array(_of_each(graph.constant, value.ravel()), np.int32).reshape(value.shape)
     if np.issubdtype(value.dtype, np.integer):
         ends = (value.min(), value.max()) if value.size else (0, 0)
         return Symbols(nodes, bounds=exact_range(*ends))
     return Symbols(nodes, value.dtype == np.bool_)
+
+
+# Of so many entries most are zeros by structure, or the same ones again.
+_MANY = 1024
+
+
+def _of_each(constant: Callable, values: np.ndarray):
+    """Nodes of known numbers, of many equal ones together."""
+    if values.size < _MANY:
+        return [constant(x) for x in values.tolist()]
+    # By their bits, which tell zeros of both signs apart.
+    bits = values if values.dtype.itemsize > 8 else values.view(f"u{values.dtype.itemsize}")
+    _, first, where = np.unique(bits, return_index=True, return_inverse=True)
+    return _in_order(first, where, lambda places: [constant(x) for x in values[places].tolist()])
+
+
+def _of_entries(apply: Callable, arrays: list[np.ndarray]) -> np.ndarray:
+    """An operation on corresponding nodes, on many equal ones together."""
+    if arrays[0].size < _MANY:
+        entries = zip(*(x.tolist() for x in arrays), strict=True)
+        return np.array([apply(*x) for x in entries], np.int32)
+    key = arrays[0].astype(np.int64)
+    for i, x in enumerate(arrays[1:]):
+        if i:  # so that two numbers have room in one
+            key = np.unique(key, return_inverse=True)[1].ravel()
+        key = (key << 32) + x
+    _, first, where = np.unique(key, return_index=True, return_inverse=True)
+
+    def some(places):
+        return [apply(*x) for x in zip(*(x[places].tolist() for x in arrays), strict=True)]
+
+    return np.asarray(_in_order(first, where, some), np.int32)
+
+
+def _in_order(first: np.ndarray, where: np.ndarray, make: Callable) -> np.ndarray:
+    """What is made of equal entries, in the order of the first ones, for all of them."""
+    order = np.argsort(first)
+    made = np.empty(first.size, np.int64)
+    made[order] = make(first[order])
+    return made[where.ravel()]
 
 
 def exact_range(low, high) -> tuple[int, int]:
@@ -105,9 +146,7 @@ def elementwise(
     if any(x.shape != shape for x in nodes):
         nodes = np.broadcast_arrays(*nodes)
         shape = nodes[0].shape
-    apply = graph.apply
-    entries = zip(*(x.ravel().tolist() for x in nodes), strict=True)
-    results = np.array([apply(operation, *x) for x in entries], np.int32)
+    results = _of_entries(partial(graph.apply, operation), [x.ravel() for x in nodes])
     return Symbols(results.reshape(shape), OPERATIONS[operation].boolean, bounds)
 
 

@@ -97,12 +97,17 @@ class FactoredProduct(NamedTuple):
 
 def factors(graph: Graph, nodes: np.ndarray) -> list[FactoredProduct]:
     """Parts of an array, in the order of its entries, that are products or transposes of such."""
-    result, at, flat = [], 0, nodes.ravel()
-    while at + OUTER <= flat.size:
-        product = _factors_at(graph, flat, at)
-        if product is not None:
-            result.append(product)
-        at = at + 1 if product is None else product.rank.stop
+    result, end, flat = [], 0, nodes.ravel()
+    if not graph.call_nodes:
+        return result
+    # The first result follows its call.
+    first = np.flatnonzero(np.isin(flat, np.array(graph.call_nodes) + 1))
+    for at in first.tolist():
+        if end <= at <= flat.size - OUTER:
+            product = _factors_at(graph, flat, at)
+            if product is not None:
+                result.append(product)
+                end = product.rank.stop
     return result
 
 
