@@ -3,7 +3,8 @@
     python experiments/iftomm.py [--out docs/data/iftomm.json] [--loops 2 40]
 
 Parameters as the Library of Computational Benchmark Problems of the IFToMM Technical Committee for
-Multibody Dynamics has them (A02 and A05 of [Gonzalez2006]).
+Multibody Dynamics has them, A02 and A05 (M. Gonzalez, D. Dopico, U. Lugris, J. Cuadrado: A
+benchmarking system for MBS simulation software, Multibody System Dynamics 16, 2006).
 """
 
 import argparse

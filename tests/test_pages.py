@@ -191,10 +191,11 @@ def test_every_page_is_in_the_navigation():
     [
         "papers.md",
         "benchmarks.md",
-        "trials.md",
         "howto/gains.md",
         "howto/control.md",
         "howto/solver.md",
+        "howto/geometry.md",
+        "trials.md",
     ],
 )
 def test_numbers_of_committed_runs_stand_in_their_places(page, scripts):

@@ -30,7 +30,7 @@ HELPER = "draw"
 GROUPS = {
     "Linkages": (
         "pendulum", "chain", "slider_crank", "motor", "four_bar", "andrews", "peaucellier",
-        "jansen", "platform_on_cranks",
+        "jansen", "leg", "platform_on_cranks", "pump",
     ),
     "Arms and controllers": (
         "five_bar", "ball_beam", "mirror", "regulator", "arm", "surface_arm", "two_link_again",

@@ -16,7 +16,8 @@ import bibliography
 import timings
 from names import DATA, first_line, ROOT
 
-PICTURES = ROOT / "docs" / "images" / "papers"
+IMAGES = ROOT / "docs" / "images"
+PICTURES = IMAGES / "papers"
 # The scripts of each paper, in the order of the page: (folder of results, picture of it).
 PAPERS = {
     "MukharlyamovDeressa2015": {"two_link": "reachable-violation.png"},
@@ -25,6 +26,8 @@ PAPERS = {
     "Mukharlyamov2019": {"mirror": "violation.png", "kepler": "drift.png"},
     "Matyukhin1999": {"realization": "linear-errors.png"},
 }
+# Studies of designs, in the order of their page, likewise.
+DESIGNS = {"leg_linkage": "legs.png", "slider_crank_drive": "drive.png"}
 # The notebooks of each paper begin with its number; their last heading is what came of it.
 TUTORIALS = dict(zip(PAPERS, ("01", "02", "03", "04", "05"), strict=True))
 VERDICTS = "# ## What holds, and what does not\n"
@@ -65,6 +68,20 @@ def _paper(key: str, names: dict[str, str], scripts: dict[str, Any]) -> list[str
         if picture and (PICTURES / f"{name}.png").exists():
             lines += [f"![{one['summary']}](images/papers/{name}.png)", ""]
     return lines
+
+
+def _designs(data: dict[str, Any]) -> str:
+    """Each study with its sentences and its picture."""
+    made = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    lines = []
+    for name, picture in DESIGNS.items():
+        one = data["scripts"][name]
+        title, _, what = one["summary"].partition(": ")
+        lines += [f"## {title}", "", f"{what[0].upper()}{what[1:]}", ""]
+        lines += [f"![{title}](../images/designs/{name}.png)", ""] if picture else []
+        lines += [f"`python experiments/{name}.py` ({made}):", ""]
+        lines += [*map(_sentence, one["claims"]), ""]
+    return "\n".join(lines)
 
 
 def _verdicts(key: str) -> list[str]:
@@ -177,6 +194,7 @@ def _iftomm(data: dict[str, Any]) -> str:
 # What stands for numbers on a page: the file that has them, and how they are written.
 PLACES = {
     "{{ claims }}": ("claims.json", _papers),
+    "{{ designs }}": ("designs.json", _designs),
     "{{ two-link }}": ("two_link.json", _gains),
     "{{ ball-beam }}": ("ball_beam.json", _rest),
     "{{ random-mechanisms }}": ("random_mechanisms.json", _random),
@@ -184,8 +202,13 @@ PLACES = {
 }
 
 
-def gather(results: Path) -> dict[str, Any]:
+def gather(results: Path, file: str, names: list[str]) -> dict[str, Any]:
     """What experiments wrote, with what they say of themselves and the versions here.
+
+    Args:
+        results: folder of results.
+        file: in which they are kept.
+        names: of the experiments, in their order.
 
     Raises:
         SystemExit: where some are kept from a run with other versions.
@@ -194,18 +217,17 @@ def gather(results: Path) -> dict[str, Any]:
 
     import jaxdae
 
-    names = [name for scripts in PAPERS.values() for name in scripts]
     versions = {"jaxdae": jaxdae.__version__, "jax": jax.__version__}
     versions["python"] = platform.python_version()
     written = {x: _script(results, x) for x in names if (results / x / "claims.json").exists()}
-    known = read("claims.json")
+    known = read(file) if (DATA / file).exists() else {"versions": versions, "scripts": {}}
     if len(written) < len(names) and versions != known["versions"]:
         raise SystemExit(
             f"{results} has {len(written)} of {len(names)} experiments, run with {versions}; those "
             f"that would be kept ran with {known['versions']}. Run all of them."
         )
     kept = known["scripts"] | written
-    return {"versions": versions, "scripts": {name: kept[name] for name in names}}
+    return {"versions": versions, "scripts": {name: kept[name] for name in names if name in kept}}
 
 
 def _script(results: Path, name: str) -> dict[str, Any]:
@@ -213,17 +235,16 @@ def _script(results: Path, name: str) -> dict[str, Any]:
     return {"summary": summary, **json.loads((results / name / "claims.json").read_text())}
 
 
-def _pictures(results: Path) -> None:
+def _pictures(results: Path, folder: Path, scripts: dict[str, str]) -> None:
     """Small copies of the pictures."""
     from pictures import small_png
     from PIL import Image
 
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    for scripts in PAPERS.values():
-        for name, picture in scripts.items():
-            if picture and (results / name / picture).exists():
-                image = Image.open(results / name / picture)
-                (PICTURES / f"{name}.png").write_bytes(small_png(image))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, picture in scripts.items():
+        if picture and (results / name / picture).exists():
+            image = Image.open(results / name / picture)
+            (folder / f"{name}.png").write_bytes(small_png(image))
 
 
 def study(result: dict[str, Any]) -> dict[str, Any]:
@@ -256,9 +277,14 @@ def _write(name: str, content: dict[str, Any]) -> None:
 def main(results: Path) -> None:
     """Take over what is in the folder."""
     DATA.mkdir(exist_ok=True)
-    if any(results.glob("*/claims.json")):
-        _write("claims.json", gather(results))
-        _pictures(results)
+    papers = {name: x for scripts in PAPERS.values() for name, x in scripts.items()}
+    for file, folder, scripts in (
+        ("claims.json", PICTURES, papers),
+        ("designs.json", IMAGES / "designs", DESIGNS),
+    ):
+        if any((results / x / "claims.json").exists() for x in scripts):
+            _write(file, gather(results, file, [*scripts]))
+            _pictures(results, folder, scripts)
     if (path := results / "two-link" / "result.json").exists():
         _write("two_link.json", study(json.loads(path.read_text())))
     if (path := results / "ball-beam" / "analysis.json").exists():

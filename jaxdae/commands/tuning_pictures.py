@@ -11,7 +11,7 @@ from jaxdae.commands.tuning_report import LABELS, named_gains, step_checks, Stud
 from jaxdae.commands.validation import stacked, Validation
 from jaxdae.models.study import Study
 from jaxdae.plotting import plot_histories, plot_series, plot_tuning, save_figure
-from jaxdae.plotting.gains import CostPlane, Limit, plot_levels, plot_planes
+from jaxdae.plotting.gains import CostPlane, plot_levels, plot_planes, StabilityLimit
 from jaxdae.plotting.readout import common_unit, with_unit
 from jaxdae.stability.stability_functions import amplification
 from jaxdae.systems import State
@@ -102,12 +102,12 @@ def _same_gains(params, K_D: np.ndarray, K_P: np.ndarray) -> Any:
     return eqx.tree_at(where, many, tuple(wide))
 
 
-def _limit(solver, steps: np.ndarray, x: np.ndarray, y: np.ndarray) -> Limit:
+def _limit(solver, steps: np.ndarray, x: np.ndarray, y: np.ndarray) -> StabilityLimit:
     """Of the same part of the plane, finer: linear theory costs no runs."""
     x, y = (np.geomspace(z[0], z[-1], _FINE) for z in (x, y))
     roots = _roots(x, y)
     factors = [amplification(solver, step * roots).max(axis=-1) for step in steps]
-    return Limit(x, y, np.max(factors, axis=0))
+    return StabilityLimit(x, y, np.max(factors, axis=0))
 
 
 def _roots(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -51,7 +51,7 @@ def plot_levels(runs: dict[str, dict[str, Any]], *, title: str | None = None) ->
     return figure
 
 
-class Limit(NamedTuple):
+class StabilityLimit(NamedTuple):
     """Largest factors of a step by linear theory over the plane: 1 at the stability limit.
 
     Args:
@@ -82,7 +82,7 @@ class CostPlane(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     cost: np.ndarray
-    limit: Limit
+    limit: StabilityLimit
     points: dict[str, tuple[float, float]]
     path: np.ndarray
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxdae.plotting import save_figure
-from jaxdae.plotting.gains import CostPlane, Limit, plot_levels, plot_planes
+from jaxdae.plotting.gains import CostPlane, plot_levels, plot_planes, StabilityLimit
 
 
 def run(decay: float, rows: int = 5):
@@ -37,7 +37,7 @@ def test_every_condition_has_both_levels_of_all_gains():
 def plane(cost):
     x, y = np.geomspace(0.1, 5, 4), np.geomspace(0.01, 10, 3)
     fine = np.geomspace(0.1, 5, 9), np.geomspace(0.01, 10, 8)
-    limit = Limit(*fine, fine[0][:, None] + 0 * fine[1])
+    limit = StabilityLimit(*fine, fine[0][:, None] + 0 * fine[1])
     path = np.array([[0.2, 0.02], [1.0, 1.0]])
     return CostPlane("tuned", x, y, cost, limit, {"first": (0.2, 0.02), "by theory": (3, 4)}, path)
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.equal_links import branch_energy
 from helpers.stiff import ElasticRod, Follower, HungRod, SpringJoints
 from jaxdae.formulations import Baumgarte, LinearLaw, Multipliers, Penalty, RealizingForces
-from jaxdae.models import CartesianPendulum
+from jaxdae.models import CartesianPendulum, SliderCrank
 from jaxdae.solvers import Projected, Rodas5P
 
 PENDULUM = jaxdae.State(jnp.array([0.6, -0.8]), jnp.zeros(2))
@@ -180,3 +181,29 @@ def test_a_compiled_run_takes_it_too():
 
     found, stiff = ends("auto"), ends(Rodas5P())
     assert (found.q == stiff.q).all()
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_a_run_past_singular_positions_is_made_again(size, monkeypatch):
+    """Of a slider-crank of equal links, past two in-line positions; of large mechanisms too."""
+    from jaxdae.diagnosis import diagnose
+
+    if size == "large":
+        monkeypatch.setattr(diagnose, "MOST_WORK", 0)
+    crank = SliderCrank()
+    state = jaxdae.State(*crank.start())
+    # Rough steps leave the branch, which they do not say where nothing is searched.
+    found = _run(crank, Multipliers(), state, t1=1.0, stepsize_controller=_tolerance(1e-4))
+    assert bool(found.success)
+    assert str(found.solver) == "Projected(Dopri8)"
+    assert "; made again by SingularityRobust(), as the run passed a near-sing" in str(
+        found.why_solver
+    )
+    energy = branch_energy(crank, crank.start()[0][0], crank.start()[1][0])
+    last = branch_energy(crank, found.q[-1, 0], found.v[-1, 0])
+    np.testing.assert_allclose(last, energy, rtol=1e-3)  # the tolerance, in some twenty steps
+    # What the caller chose stays.
+    given = Multipliers(solve=jaxdae.SingularityRobust())
+    again = _run(crank, given, state, t1=1.0, stepsize_controller=_tolerance(1e-4))
+    assert "made again" not in str(again.why_solver)
+    np.testing.assert_allclose(again.q[-1], found.q[-1], rtol=1e-12)
