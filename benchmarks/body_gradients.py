@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 STEPS, FEW, MEMBERS = 200, 40, 256
-PROBLEMS = ("chain-10", "ant", "ant-loop", "humanoid", "chain-40")
+PROBLEMS = ("chain-10", "ant", "humanoid", "chain-40")
 RUN, KNOWN = "run", "run, numbers known"
 KINDS = (RUN, KNOWN, "gradient", "one direction")
 
