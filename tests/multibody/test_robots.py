@@ -128,3 +128,19 @@ def test_a_robot_moves_and_is_drawn():
     np.testing.assert_allclose(run.q[-1], data.qpos, atol=2e-3)
     figure = plot_mechanism(run, times=2)
     assert figure.axes[0].lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [x for x in FREEDOMS if x != "five_bar.xml"])
+def test_robots_fall_with_closed_loops(name):
+    system, state, *_ = read(name)
+    none = np.zeros(len(system.motors))
+    run = jaxdae.simulate(
+        system, jaxdae.Multipliers(), state, t1=0.05, dt=0.0025, solver=RK4(), work=True,
+        controller=(lambda *_: none) if none.size else None, start_tolerance=1e-6,
+    )  # fmt: skip
+    assert np.abs(run.q[-1] - run.q[0]).max() > 1e-3
+    # Errors of a method of order 4 at this step; springs of the legs swing within ten steps.
+    assert np.abs(run.violation.phi).max() < 1e-5
+    assert run.energy_error < 1e-3
+    assert plot_mechanism(run, times=2).axes[0].lines
