@@ -332,6 +332,26 @@ def body_gradients() -> str:
     return "\n".join([table(head, lines), "", made("body_gradients")])
 
 
+def pinocchio_bodies() -> str:
+    """Evaluations of the equations of motion and of derivatives, beside Pinocchio's."""
+    rows = [x for x in rows_of("pinocchio_bodies") if x["seconds"]]
+    ours = {(x["problem"], x["kind"]): least(x) for x in rows if x["code"] == "jaxdae"}
+    lines = [
+        [
+            title(x["problem"]),
+            x["kind"],
+            x["code"] if x["algorithm"] is None else f"{x['code']}, `{x['algorithm']}`",
+            time_text(least(x)),
+            f"{least(x) / ours[x['problem'], x['kind']]:.1f}",
+            f"{x['error']:.0e}",
+        ]
+        for x in rows
+        if (x["problem"], x["kind"]) in ours
+    ]
+    head = ["of", "what", "by", "an evaluation", "times ours", "difference of accelerations"]
+    return "\n".join([table(head, lines), "", made("pinocchio_bodies")])
+
+
 def predictive() -> str:
     """A sample of predictive control by both methods, and how good the inputs are."""
     rows = rows_of("predictive")
@@ -485,6 +505,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "repeated_calls": repeated_calls,
     "bodies": bodies,
     "body_gradients": body_gradients,
+    "pinocchio_bodies": pinocchio_bodies,
     "predictive": predictive,
     "right_hand_side": right_hand_side,
     "losses": losses,

@@ -33,6 +33,7 @@ from jaxdae.diagnosis.singularities import (
     near_singularities_along,
     rank_along,
     row_scales,
+    search_cost,
     singularity_finding,
     THOROUGH_WORK,
 )
@@ -125,7 +126,8 @@ def diagnose(
         return Findings(None, known(found))
     residual, energy = max(x.residual or 0.0 for x in parts), np.concatenate(energies)
     change = float(np.abs(energy - energy[0]).max())
-    return Findings(None, known(found), positions, residual, change)
+    searched = all(x.searched for x in parts)
+    return Findings(None, known(found), positions, residual, change, searched)
 
 
 def says_more(problem: Problem, method: Method) -> bool:
@@ -172,7 +174,8 @@ def _of_rows(
     change = np.abs(survey.energy - survey.energy[0]).max()
     warnings = tuple(x for x in found if x is not None)
     residual = float(survey.residual.max())
-    result = Findings(None, warnings, tuple(near(*passed)), residual, float(change))
+    positions, searched = tuple(near(*passed)), search_cost(survey.jac.shape) <= most
+    result = Findings(None, warnings, positions, residual, float(change), searched)
     return result, survey.energy
 
 

@@ -42,6 +42,8 @@ class Findings(NamedTuple):
         near_singularities: near-singular positions that it passed.
         residual: largest constraint residual, at both levels; `None` where rows were not read.
         energy_change: largest change of the energy since the start [J]; `None` likewise.
+        searched: whether near-singular positions were searched; for large mechanisms that costs
+            more than a warning may.
     """
 
     failure: Finding | None = None
@@ -49,3 +51,4 @@ class Findings(NamedTuple):
     near_singularities: tuple[NearSingularity, ...] = ()
     residual: float | None = None
     energy_change: float | None = None
+    searched: bool = True

@@ -248,6 +248,12 @@ def least_singular_value(system, ts, states, held=None):
     return jnp.minimum(jnp.min(rows), jnp.min(between))
 
 
+def search_cost(shape: tuple[int, ...]) -> int:
+    """Operations of a search among Jacobians of a shape `(rows, c, n)`, but for a factor."""
+    count, c, n = shape
+    return count * c * c * n
+
+
 def near_singularities_along(
     system, formulation, ts, states, jac=None, part: float = NEAR, most: float = MOST_WORK
 ) -> tuple[list[NearSingularity], float]:
@@ -267,8 +273,7 @@ def near_singularities_along(
         return in_blocks(lambda *x: _jacobians_block(system, *x), _FEW, t, q, v)
 
     jac = jacobians(ts, states.q, states.v) if jac is None else jac
-    count, c, n = jac.shape
-    if not 0 < count * c * c * n <= most:
+    if not 0 < search_cost(jac.shape) <= most:
         return [], np.inf
     held = held_by(system, formulation, ts, states)
     return find_near_singularities(jacobians, ts, states, jac, held, part)

@@ -50,6 +50,7 @@ def _lines(run: Any) -> str:
         "solver": None if run.why_solver is None else f"{run.solver}: {run.why_solver}",
         "residuals": None if residual is None else f"|phi|, |d(phi)/dt| at most {residual:.3g}",
         "energy": None if change is None else f"changes by at most {change:.3g} J",
+        "positions": _unsearched(run),
         "events": _events(run),
         "result": _result(run),
     }
@@ -100,6 +101,14 @@ def _drift(run: Any) -> tuple[float | None, float | None]:
     energy = run.known.get("energy")
     change = None if energy is None else _largest([energy - energy[:1]])
     return _largest(residuals), change
+
+
+def _unsearched(run: Any) -> str | None:
+    """That a run was too large for its positions to be searched, and what searches them."""
+    found = vars(run).get("findings")
+    if found is None or found.searched:
+        return None
+    return "near-singular ones were not searched for, as there is much to compute; see mobility()"
 
 
 def _largest(values: Sequence[np.ndarray]) -> float | None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 TIMED = (
     "single_run", "batch", "adaptive_batch", "gradient", "identification", "scaling",
     "first_result", "repeated_calls", "predictive", "right_hand_side", "work_precision", "bodies",
-    "body_gradients",
+    "body_gradients", "pinocchio_bodies",
 )  # fmt: skip
 # What the page takes from rows of a file beside `code`, `problem` and `seconds`.
 FIELDS = {
@@ -26,6 +26,7 @@ FIELDS = {
     "predictive": {"iterations", "excess"},
     "bodies": {"error"},
     "body_gradients": {"members", "kind"},
+    "pinocchio_bodies": {"kind", "algorithm", "error"},
     "right_hand_side": {"setting", "run_seconds"},
     "work_precision": {"setting", "error", "steps", "evaluations"},
 }

@@ -331,3 +331,12 @@ def test_no_other_choice_is_advised_where_the_constraints_are_singular(tolerance
     )
     assert "solve=SingularityRobust()" in message
     assert "VelocityElimination(independent" not in message
+
+
+def test_a_run_too_large_for_a_search_says_so_at_the_prompt(monkeypatch):
+    line = "positions    near-singular ones were not searched for, as there is much to compute; see"
+    for most, searched in ((diagnosis.MOST_WORK, True), (0, False)):
+        monkeypatch.setattr(diagnosis, "MOST_WORK", most)
+        run = simulate(CartesianPendulum(), Multipliers(), START, t1=0.1, dt=0.01, solver=RK4())
+        assert vars(run)["findings"].searched == searched
+        assert (f"{line} mobility()" in repr(run)) != searched
