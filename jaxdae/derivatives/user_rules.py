@@ -49,13 +49,16 @@ def own_rules(closed: Any) -> tuple[OwnRule, ...]:
 def _gather(jaxpr: Any, rules: dict[OwnRule, None]) -> None:
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        if name in _KINDS and _is_own(equation):
+        if is_own(equation):
             rules[OwnRule(_named(equation), _KINDS[name], name == _REVERSE)] = None
         for inner in jex.jaxprs_in_params(equation.params):
             _gather(inner, rules)
 
 
-def _is_own(equation) -> bool:
+def is_own(equation: Any) -> bool:
+    """Whether an equation of a program is a function with a rule that a user has written."""
+    if equation.primitive.name not in _KINDS:
+        return False
     params = equation.params
     function = _file(_source(params["call_jaxpr"].jaxpr))
     rules = [_file(_source(params[x])) for x in _WRITTEN if x in params]

@@ -155,8 +155,10 @@ def solve_at_rank(
         `Shares`, NaN where one of the pivots is not positive.
     """
     diagonal = jnp.diagonal(matrix)
-    # An equation at round-off beside the others is none, and no pivot.
-    regular = diagonal > _nothing(diagonal)
+    # An equation at round-off beside the others is none, and no pivot, unless the rank counts it.
+    large = diagonal > _nothing(diagonal)
+    enough = jnp.sum(jnp.where(large, 1.0, 0.0).astype(matrix.dtype)) >= rank
+    regular = jnp.where(enough, large, diagonal > 0)
     scale = jnp.where(regular, 1 / jnp.sqrt(jnp.where(regular, diagonal, 1.0)), 0.0)
     columns = _factor(scale[:, None] * matrix * scale, rank)
     spare = jnp.diag(jnp.where(jnp.arange(rhs.shape[0]) < rank, 0.0, 1.0).astype(matrix.dtype))

@@ -153,6 +153,13 @@ class AbstractJoint(Module):
                 f"{type(self).__name__} {self.name!r}: the armature is {armature}; it is an "
                 "inertia, finite and not negative."
             )
+        for what in ("damping", "armature"):
+            shape = np.shape(getattr(self, what, 0.0))
+            if shape not in ((), (1,), (self.freedoms,)):
+                raise ValueError(
+                    f"{type(self).__name__} {self.name!r}: the {what} has the shape {shape}; it is "
+                    f"one number, or one for each velocity, shape ({self.freedoms},)."
+                )
 
     @property
     def at(self) -> Float[Array, " 3"] | None:

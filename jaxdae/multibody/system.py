@@ -245,10 +245,12 @@ class Multibody(System):
 
     def bias_force(self, t, q, v):
         """Inertial forces and weights by Newton and Euler, and forces of springs `(n_v,)`."""
+        self._check_counts(q, v)
         return self.tree().bias_force(q, v, self.gravity) - self._spring_force(t, q, v)
 
     def forward_dynamics(self, t, q, v, force):
         """Accelerations without loops, by articulated bodies."""
+        self._check_counts(q, v)
         force = force + self._spring_force(t, q, v)
         a, factored = self.tree().forward_dynamics(q, v, force, self.gravity)
         return ForwardDynamics(a, factored.solve)

@@ -186,6 +186,18 @@ def test_equations_at_round_off_are_no_pivots(rng):
     np.testing.assert_allclose(lam, [among[0], 0.0, among[1]], rtol=1e-10, atol=1e-12)
 
 
+def test_small_equations_that_the_rank_counts_are_pivots():
+    """In single precision too: the motion does not depend on units of equations."""
+    jac = np.array([[1.0, 0.0, 0.3, 0.0], [0.2, 1.0, 0.0, -0.4]])
+    sizes, mass = np.array([1.0, 1e-6]), np.diag([1.0, 0.7, 1.4, 1.2])
+    force, rhs = np.array([0.5, -1.0, 0.3, 0.8]), np.array([1.0, -0.6])
+    single = [np.asarray(x, np.float32) for x in (mass, force, sizes[:, None] * jac, sizes * rhs)]
+    a, _ = MinimumNormSolve(rank=2.0)(*single)
+    exact, _ = FullRankSolve()(mass, force, jac, rhs)
+    # Thousand times the round-off of single precision.
+    np.testing.assert_allclose(a, exact, rtol=1e-4, atol=1e-4)
+
+
 def test_a_policy_that_asks_for_the_mass_matrix_says_so():
     free, jac = jnp.ones(2), jnp.ones((1, 2))
     product = jnp.concatenate([jac @ jac.T, (jac @ free)[:, None]], axis=1)

@@ -82,8 +82,15 @@ def test_vectors_of_another_size_are_refused(moving):
     for call in calls:
         with pytest.raises(ValueError, match=short):
             call()
-    with pytest.raises(ValueError, match=re.escape(words.format(v.size, "velocities", v.size - 1))):
-        system.dissipation(0.0, q, v[1:])
+    short = re.escape(words.format(v.size, "velocities", v.size - 1))
+    calls = [
+        lambda: system.dissipation(0.0, q, v[1:]),
+        lambda: system.bias_force(0.0, q, v[1:]),
+        lambda: system.forward_dynamics(0.0, q, v[1:], v),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=short):
+            call()
 
 
 class Wrong(Multibody):

@@ -130,6 +130,16 @@ def test_an_armature_that_is_no_inertia_is_refused_where_it_is_declared(joint, a
         joint("h", armature=armature)
 
 
+@pytest.mark.parametrize(
+    ("joint", "field", "shape", "count"),
+    [(Hinge, "damping", (3,), 1), (Ball, "damping", (2,), 3), (Free, "armature", (3,), 6)],
+)
+def test_numbers_of_velocities_are_as_many_as_these(joint, field, shape, count):
+    words = f"{joint.__name__} 'h': the {field} has the shape {shape}; it is one number, or one "
+    with pytest.raises(ValueError, match=re.escape(f"{words}for each velocity, shape ({count},)")):
+        joint("h", **{field: jnp.ones(shape)})
+
+
 def test_an_armature_that_is_traced_passes():
     def mass(armature):
         body = Body("b", Hinge("h", armature=armature), mass=1.0, inertia=ROUND)

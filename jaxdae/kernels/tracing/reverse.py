@@ -15,6 +15,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
+from jaxdae.derivatives.user_rules import is_own
 from jaxdae.kernels.graph.array_calls import OUTER
 from jaxdae.kernels.graph.expressions import (
     CALL,
@@ -124,8 +125,9 @@ class _Tape:
             (value,) = evaluate(self.ahead, closed, arguments)
             if isinstance(value, Refused):
                 raise UnsupportedOperationError(value.message())
+            results = as_symbols(self.ahead, value).nodes.ravel()
             self._follow()
-            bars = self._back(as_symbols(self.ahead, value).nodes.ravel())
+            bars = self._back(results)
             outputs = np.concatenate([x.ravel() for x in bars])
             self.graph.check_needed(outputs)
         except (Refusal, TooManyOperations) as reason:
@@ -153,15 +155,17 @@ class _Tape:
         self._follow()
         values = evaluated(self.graph, equation, self._known(arguments))
         kept: dict[int, np.ndarray] = {}
-        for i, value in enumerate(values):
-            if isinstance(value, Symbols):
-                kept[i] = self._inserted(value.nodes)
-                values[i] = value.like(kept[i])
         cut = _Cut(equation, arguments, kept)
+        depends = any(self._any_depends(arguments[i].nodes) for i in self._varying(cut))
+        # A user's rule may have a slope where the function has none.
+        of_rule = depends and is_own(equation)
+        for i, value in enumerate(values):
+            if of_rule and isinstance(value, np.ndarray) and value.dtype.kind == "f":
+                value = as_symbols(self.graph, value)
+            if isinstance(value, Symbols):
+                kept[i] = self._inserted(value.nodes, of_rule)
+                values[i] = value.like(kept[i])
         self._follow()
-        depends = any(
-            self.depends[int(x)] for i in self._varying(cut) for x in arguments[i].nodes.ravel()
-        )
         for nodes in kept.values():
             for x in nodes.ravel():
                 self.depends[x] = depends and self.ahead.nodes[x].operation == INPUT
@@ -170,11 +174,16 @@ class _Tape:
             self._first[min(inserted)] = cut
         return values
 
-    def _inserted(self, nodes: np.ndarray) -> np.ndarray:
-        """Inputs of the function's graph that stand for nodes, and constants for such."""
+    def _inserted(self, nodes: np.ndarray, of_rule: bool) -> np.ndarray:
+        """Inputs of the function's graph that stand for nodes, and constants for such.
+
+        Args:
+            nodes: in the other graph.
+            of_rule: whether these are results of a rule of a user: constants are inputs, too.
+        """
         inserted = []
         for node in nodes.ravel().tolist():
-            value = self.graph.value(node)
+            value = None if of_rule else self.graph.value(node)
             if value is not None:
                 inserted.append(self.ahead.constant(value))
                 continue
@@ -371,6 +380,12 @@ def _along(slope: Callable) -> Callable:
     return rule
 
 
+def _of_absolute_value(g: Graph, bar: int, result: int, x: int):
+    """One at zero, as in JAX."""
+    del result
+    return g.apply("select", g.apply("le", g.constant(0.0), x), bar, g.apply("neg", bar))
+
+
 def _flat(g: Graph, bar: int, result: int, *arguments: int):
     del g, bar, result
     return (None,) * len(arguments)
@@ -388,7 +403,7 @@ _RULES: dict[str, Callable] = {
     "max": _extreme,
     "min": _extreme,
     "select": _choice,
-    "abs": _along(lambda g, bar, _, x: g.apply("mul", bar, g.apply("sign", x))),
+    "abs": _along(_of_absolute_value),
     "sin": _along(lambda g, bar, _, x: g.apply("mul", bar, g.apply("cos", x))),
     "cos": _along(lambda g, bar, _, x: g.apply("neg", g.apply("mul", bar, g.apply("sin", x)))),
     "exp": _along(lambda g, bar, result, _: g.apply("mul", bar, result)),

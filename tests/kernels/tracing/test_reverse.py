@@ -23,6 +23,15 @@ def twice(x):
 twice.defvjp(lambda x: (x, None), lambda _, bar: (2.0 * bar,))
 
 
+@jax.custom_jvp
+def slope_alone(x):
+    """Zero, with a derivative of three."""
+    return jnp.zeros_like(x)
+
+
+slope_alone.defjvp(lambda x, x_dot: (slope_alone(*x), 3.0 * x_dot[0]))
+
+
 def solved(t, y, p):
     factor = jnp.tril(jnp.outer(p, y) + t)
     return solve_positive_definite(factor @ factor.T + jnp.eye(3), jnp.sin(y))
@@ -50,6 +59,9 @@ FUNCTIONS = {
     "looped": looped,
     "chosen": chosen,
     "a rule of its own": lambda t, y, p: twice(jnp.sin(y)) * p + twice(t * y)[::-1],
+    "a slope of a constant": lambda t, y, p: slope_alone(y) * p + slope_alone(p) * y,
+    "kinks": lambda t, y, p: jnp.abs(y - y[0]) * p + jnp.abs(t * (p - p[2])),
+    "constant": lambda t, y, p: jnp.array([1.0, 0.0, 0.0]),
     "unused": lambda t, y, p: jnp.stack([t, y[1], t]) + jax.lax.stop_gradient(p * y),
     "known": lambda t, y, p: jnp.diag(jnp.arange(3.0)) @ y + twice(jnp.array([0.0, 1.0, 2.0])) * p,
 }
