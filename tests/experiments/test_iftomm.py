@@ -1,11 +1,16 @@
 """Benchmark problems of the IFToMM library: coupled four-bars that fold, and a stiff governor."""
 
+import json
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxdae
+
+DATA = Path(__file__).parents[2] / "docs" / "data"
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +71,10 @@ def test_a_stiff_governor_by_the_automatic_choice(iftomm):
     assert found["solver"] == "Rodas5P"
     # Sixty radians of turn at a tolerance of 1e-8 in each of two thousand steps.
     assert max(found["turn"], found["height"], found["opening"]) < 1e-6
+
+
+def test_claims_are_held_against_the_numbers(iftomm):
+    rows = json.loads((DATA / "iftomm.json").read_text())["rows"]
+    assert all(x.holds for x in iftomm.claims(rows))
+    off = [x | {"branch": 1e-5} if "branch" in x else x | {"turn": 1e-5} for x in rows]
+    assert not any(x.holds for x in iftomm.claims(off))

@@ -1,5 +1,8 @@
 """Mechanisms at random: what is built closes, moves and agrees with others; records and counts."""
 
+import json
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +10,8 @@ import pytest
 
 import jaxdae
 from jaxdae.multibody import assemble, AssemblyError, Multibody
+
+DATA = Path(__file__).parents[2] / "docs" / "data"
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +125,12 @@ def test_a_mechanism_that_does_not_close_is_refused_by_how_much(random_mechanism
     found = random_mechanisms.examined(10, 7)
     assert found["refused"] == "open"
     assert "is open by" in found["why"]
+
+
+def test_claims_are_held_against_the_numbers(random_mechanisms):
+    found = json.loads((DATA / "random_mechanisms.json").read_text())
+    assert all(x.holds for x in random_mechanisms.claims(found))
+    for field in ("silent", "unexplained"):
+        worse = found | {"families": [x | {field: 1} for x in found["families"]]}
+        holds = [x.holds for x in random_mechanisms.claims(worse)]
+        assert holds == [field == "silent", field != "silent"]
