@@ -185,7 +185,8 @@ def simulate(
         throw, work, start_tolerance, max_steps, events, max_events,
     )  # fmt: skip
     ready = _ready(system, formulation, state, settings)
-    trajectory, findings = _made(ready, bool(throw), settings.solver)
+    trajectory = ready.run()
+    findings = _examined(ready, trajectory, settings)
     if findings is not None and isinstance(settings.solver, str):
         ready, trajectory, findings = _past_singular_positions(
             system, formulation, state, settings, (ready, trajectory, findings)
@@ -199,16 +200,15 @@ def simulate(
     return trajectory
 
 
-def _made(ready: "_Ready", throw: bool, solver) -> tuple[Trajectory, Findings | None]:
-    """A run, and what is found of it; `None` where nothing is looked for."""
-    trajectory = ready.run()
-    chosen = isinstance(solver, str)
-    asked, rows = ready.announced or chosen, throw or chosen
+def _examined(ready: "_Ready", trajectory: Trajectory, settings: "Given") -> Findings | None:
+    """What is found of a run; `None` where nothing is looked for."""
+    chosen = isinstance(settings.solver, str)
+    asked, rows = ready.announced or chosen, bool(settings.throw) or chosen
     if not (asked and are_known(ready.problem, trajectory.result_code)):
-        return trajectory, None
+        return None
     if not (rows or bool(trajectory.success)):
-        return trajectory, None
-    return trajectory, diagnose(ready.problem, ready.method, trajectory, rows=rows, thorough=chosen)
+        return None
+    return diagnose(ready.problem, ready.method, trajectory, rows=rows, thorough=chosen)
 
 
 def _past_singular_positions(system, formulation, state, settings: "Given", first):
@@ -229,7 +229,8 @@ def _past_singular_positions(system, formulation, state, settings: "Given", firs
         return first
     robust = dataclasses.replace(formulation, solve=SingularityRobust())
     again = _ready(system, robust, state, settings)
-    trajectory, now = _made(again, bool(settings.throw), settings.solver)
+    trajectory = again.run()
+    now = _examined(again, trajectory, settings)
     if now is None or now.failure is not None:
         return first
     what = "stopped at" if findings.failure is not None else "passed"
