@@ -193,8 +193,7 @@ def simulate(
         )
     for text in ready.warnings:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    # Beside the fields, so that no program sees it: of other numbers it is another text.
-    object.__setattr__(trajectory, "why", ready.why)
+    object.__setattr__(trajectory, "why", ready.why)  # also of a run that was made again
     if findings is not None and (throw or bool(trajectory.success)):
         _announce(findings, trajectory, rows=bool(throw))
     return trajectory
@@ -202,6 +201,8 @@ def simulate(
 
 def _examined(ready: "_Ready", trajectory: Trajectory, settings: "Given") -> Findings | None:
     """What is found of a run; `None` where nothing is looked for."""
+    # Beside the fields, so that no program sees it: of other numbers it is another text.
+    object.__setattr__(trajectory, "why", ready.why)
     chosen = isinstance(settings.solver, str)
     asked, rows = ready.announced or chosen, bool(settings.throw) or chosen
     if not (asked and are_known(ready.problem, trajectory.result_code)):
