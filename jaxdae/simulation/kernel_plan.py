@@ -26,7 +26,7 @@ from jaxdae.solvers.kernel_steps import ConstrainedEquations, step_method
 from jaxdae.solvers.projected import changes_ends, stepping
 from jaxdae.solvers.sampled import SampledEnds, with_clocks
 
-# Derivatives by so many states take seconds to be taken apart, whatever zeros they have.
+# Derivatives by so many states take seconds to trace to scalars, whatever zeros they have.
 MOST_STATES = 1024
 
 # The same of vectors as of trees.

@@ -828,8 +828,8 @@ def _in_entries(problem: InitialValueProblem) -> bool:
     A loop takes as long to compile for a thousand entries as for ten.
     """
     moving = problem.moving.count
-    alike = problem.method.evaluates_only and len(problem.method.dense_shape(moving)) == 2
-    return alike and problem.between is None and moving == problem.states >= _LOOPED
+    by_entry = problem.method.evaluates_only and len(problem.method.dense_shape(moving)) == 2
+    return by_entry and problem.between is None and moving == problem.states >= _LOOPED
 
 
 def _between_by_entries(problem: InitialValueProblem, t0, t1, y0, y1, dense, t):
