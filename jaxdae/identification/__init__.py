@@ -18,6 +18,8 @@ from jaxdae.identification.posterior import (
 from jaxdae.identification.report import (
     FittedChannel as FittedChannel,
     Identification as Identification,
+    SensorLine as SensorLine,
 )
+from jaxdae.identification.sensors import Calibration as Calibration
 
 __all__ = _names.public(globals())
