@@ -15,6 +15,7 @@ from jaxdae.identification.posterior import (
     Repetitions as Repetitions,
     repetitions as repetitions,
 )
+from jaxdae.identification.records import read_record as read_record, Record as Record
 from jaxdae.identification.report import (
     FittedChannel as FittedChannel,
     Identification as Identification,

@@ -11,6 +11,7 @@ from jaxdae.identification.linearization import (
     Group,
     Linearization,
     moved_along,
+    triangle,
 )
 
 # Damping, beside columns of length one, that leaves directions with smaller singular values where
@@ -54,11 +55,11 @@ class Compressed(NamedTuple):
         blocks, rest = [], [np.column_stack([found.prior_slopes, found.priors])]
         for g, moved in zip(found.groups, moved_along(found).groups, strict=True):
             columns = np.concatenate([moved.own, moved.shared, moved.value[..., None]], axis=2)
-            rows = np.linalg.qr(columns, mode="r")
+            rows = triangle(columns)
             d = g.entries.shape[1]
             blocks.append(_Block(g, rows[:, :d], directions(g)))
             rest.append(rows[:, d:, d:].reshape(-1, p + 1))
-        return cls(found.unknowns, blocks, np.linalg.qr(np.concatenate(rest), mode="r"))
+        return cls(found.unknowns, blocks, triangle(np.concatenate(rest)))
 
     def step(self, scale: np.ndarray, damping: float = _UNDAMPED) -> Step:
         """The step that is best, damped.
@@ -81,10 +82,10 @@ class Compressed(NamedTuple):
             )
             damped = np.tile(np.eye(d, d + p + 1) * root, (records, 1, 1))
             both = np.concatenate([rows, damped], axis=1)
-            reduced = np.linalg.qr(both, mode="r") if d else both
+            reduced = triangle(both) if d else both
             upper.append((rows, reduced[:, :d]))
             lower.append(reduced[:, d:, d:].reshape(-1, p + 1))
-        last = np.linalg.qr(np.concatenate(lower), mode="r")
+        last = triangle(np.concatenate(lower))
         shared = -scipy.linalg.solve_triangular(last[:p, :p], last[:p, p])
         change = np.zeros(self.unknowns)
         change[:p] = shared * scale[:p]

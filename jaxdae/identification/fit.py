@@ -123,7 +123,7 @@ class Runs(NamedTuple):
     start: Any  # time where it starts [s], from `origin`
     end: Any  # where it ends [s]
     samples: Any  # where the channels are read; the last is the end
-    origin: Any  # what is added to these times; zero where system or input depends on time
+    origin: Any  # what is added to these times; zero where the equations depend on time
     guess: Any  # state at the start; of starts that are functions, what they give
     own: Any  # offsets and scales of sensors in this record, first guesses
     moves: Any  # from independent coordinates to changes of both
@@ -189,7 +189,7 @@ class MeasurementModel(Module):
         self, unknowns: Unknowns, batch: Batch, member: Runs, z: Float[Array, " d"]
     ) -> Predictions:
         """The same of one run."""
-        parts = self.parts(unknowns, member.given)
+        parts = self.parts(unknowns, member.given).counted_from(member.origin)
         guess = member.guess
         if batch.function is not None:
             begun = batch.function(parts.declaration)

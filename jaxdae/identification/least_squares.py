@@ -64,11 +64,11 @@ class Ended(NamedTuple):
     pressed: np.ndarray
     spent: np.ndarray  # which fits took all their steps, shape `(fits,)`
     stuck: np.ndarray  # which fits are where they began, shape `(fits,)`
-    gaps: list[np.ndarray]  # between intervals, in units of the motion's size
+    gaps: Any  # between intervals, in units of the motion's size
     freedom: np.ndarray  # degrees of freedom of estimated noise levels, shape `(fits, channels)`
     noise_change: np.ndarray  # of the noise levels in the last round, relative, shape `(fits,)`
-    found: list[Linearization]  # at the end, in unit noise
-    made: list[list[Predictions]]  # what the models say at the end, by batch
+    found: Any  # linearizations at the end, in unit noise
+    made: Any  # predictions, what the models say at the end, by batch
 
     def one(self, i: int) -> "Ended":
         """One fit of the batch."""

@@ -104,6 +104,11 @@ def sides(made: Predictions, joined: bool) -> Float[Array, "2 n"]:
     return jnp.stack([first, last])
 
 
+def triangle(matrix: np.ndarray) -> np.ndarray:
+    """`R` of the factorization `Q R` of a matrix, or of each of a stack."""
+    return np.asarray(np.linalg.qr(matrix, mode="r"))
+
+
 class Group(NamedTuple):
     """Records whose residuals have the same form, of one fit."""
 
@@ -230,10 +235,10 @@ def directions(group: Group) -> Directions | None:
     by_shared = np.zeros((records, d, p))
     by_shared[:, nodes] = -opened @ group.shared[:, gaps]
     by_own = np.tile(np.eye(d), (records, 1, 1))
-    by_own[np.ix_(range(records), np.flatnonzero(nodes), np.flatnonzero(~nodes))] = (
+    by_own[np.ix_(np.arange(records), np.flatnonzero(nodes), np.flatnonzero(~nodes))] = (
         -opened @ group.own[:, gaps][:, :, ~nodes]
     )
-    by_own[np.ix_(range(records), np.flatnonzero(nodes), np.flatnonzero(nodes))] = opened
+    by_own[np.ix_(np.arange(records), np.flatnonzero(nodes), np.flatnonzero(nodes))] = opened
     return Directions(by_shared, by_own)
 
 
@@ -336,9 +341,11 @@ def _group(fit: Fit, runs: list[RunDerivatives], i: int, found: list[_Form], lay
         (b,) = batches
         order = [run for one in found for _, run in one.runs]
         parts = (runs[b].value[i], runs[b].shared[i], runs[b].own[i])
-        return Group(*(np.asarray(a[order], float) for a in parts), **layout)
+        value, shared, own = (np.asarray(a[order], float) for a in parts)
+        return Group(value, shared, own, **layout)
     made = [_record(fit, runs, i, one) for one in found]
-    return Group(*(np.stack(parts) for parts in zip(*made, strict=True)), **layout)
+    value, shared, own = (np.stack(parts) for parts in zip(*made, strict=True))
+    return Group(value, shared, own, **layout)
 
 
 def _record(fit: Fit, runs: list[RunDerivatives], i: int, one: _Form) -> tuple:

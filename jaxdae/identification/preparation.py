@@ -79,7 +79,7 @@ class Piece:
     freedom: Freedom  # how both may move
     function: Callable | None  # the start as a function of the declaration, if it is one
     project: bool  # whether it is brought onto the constraints
-    origin: float  # from which times count [s]; zero where system or input depends on time
+    origin: float  # from which times count [s]; zero where the equations depend on time
 
     @property
     def end(self) -> float:
@@ -369,7 +369,7 @@ def _guessed(parts, settings, experiment: Experiment, name: str, start, starts: 
 
 
 def _origin(parts, state, start: float) -> float:
-    """Zero where a system or its input depends on time itself, else the start."""
+    """Zero where the equations depend on time itself, else the start."""
     return 0.0 if parts.depends_on_time(state) else start
 
 

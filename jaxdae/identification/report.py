@@ -311,9 +311,7 @@ def identification(
         sensors=tuple(lines[i] for i in range(len(experiments))),
         data=data,
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
-        singular_positions=_singularities(
-            task, x, made, guessed, raw_names_of(params), experiments
-        ),
+        singular_positions=singular,
         steps=int(ended.steps),
         stop_reason=_stop_reason(ended),
         wall_seconds=0.0,

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxdae.identification.fit import Fit
-from jaxdae.identification.linearization import Linearization
+from jaxdae.identification.linearization import Linearization, triangle
 
 # Sensitivities are exact to round-off, which fixed steps multiply; below this part of the largest
 # (of columns of length one) a singular value is zero.
@@ -82,13 +82,13 @@ def triangular(found: Linearization) -> Float[np.ndarray, "k p"]:
     parts, last = [], [found.prior_slopes]
     for g in found.groups:
         d = g.entries.shape[1]
-        rows = np.linalg.qr(np.concatenate([g.own, g.shared], axis=2), mode="r")
+        rows = triangle(np.concatenate([g.own, g.shared], axis=2))
         for entries, r in zip(g.entries, rows, strict=True):
             part = np.zeros((min(d, len(r)), found.unknowns))
             part[:, :p], part[:, entries] = r[:d, d:], r[:d, :d]
             parts.append(part)
         last.append(rows[:, d:, d:].reshape(-1, p))
-    rest = np.linalg.qr(np.concatenate(last), mode="r")
+    rest = triangle(np.concatenate(last))
     return np.concatenate([*parts, np.pad(rest, ((0, 0), (0, found.unknowns - p)))])
 
 
@@ -176,7 +176,7 @@ def basis_of(found: Linearization, seen: np.ndarray) -> Basis:
         rest = rest - u @ (np.swapaxes(u, 1, 2) @ rest)
         own.append(u)
         left.append(rest)
-        last.append(np.linalg.qr(rest, mode="r").reshape(-1, p))
+        last.append(triangle(rest).reshape(-1, p))
     _, sizes, right = np.linalg.svd(np.concatenate(last), full_matrices=False)
     good = sizes > _DEPENDENT * sizes.max(initial=0.0)
     to_basis = right[good].T / sizes[good]
