@@ -148,9 +148,7 @@ def _of_values(
         again = _shape(norm(bend(second)), norm(bend(step)), size * second, SHORTER)
         shape = again if again in (shape, "smooth") else "smooth"
     floor_error = floor / longest
-    return Differences(
-        tuple(estimates), max(min(errors), floor_error), noise, shape=shape, **about
-    )
+    return Differences(tuple(estimates), max(min(errors), floor_error), noise, shape=shape, **about)
 
 
 def _shape(near: float, far: float, change: float, factor: float = 0.5) -> str:

@@ -1,25 +1,19 @@
 """A gradient is examined: which evaluations are made, what is compared, what follows."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 
 from jaxdae.certification import motions
 from jaxdae.certification.certificate import Check, GradientCertificate
-from jaxdae.certification.differences import Differences, differences, first_step, Line
+from jaxdae.certification.differences import differences, first_step, Line
+from jaxdae.certification.evaluations import Evaluator
 from jaxdae.diagnosis.observation import Observation, observing, SeenRun
-from jaxdae.formulations.structure import used_leaves
-from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import integrated
 from jaxdae.simulation.dae_problem import DAEProblem
 
 MOST_EVALUATIONS = 12
+# Decimal digits of a gradient that are asked for where nothing else is said.
+DIGITS = 3.0
 # Parts of a leaf's largest number below which another one says nothing of its own scale.
 _NO_SCALE = 1e-8
 # Part of a parameter by which it is changed where its influence is large, so that others show too.
@@ -30,151 +24,23 @@ _TIMES = 10.0
 _FAR = 0.25
 # Leaves of parameters that are examined by themselves to say where a fault is.
 _MOST_LEAVES = 64
-# What differentiation raises where a function, or a part of it, has no derivative of the mode.
-_REFUSALS = (TypeError, ValueError, NotImplementedError)
-_LIBRARIES = (str(Path(jax.__file__).parent.parent), str(Path(__file__).parents[1]))
 
 
-class _Derivative(NamedTuple):
-    """Values, and a derivative of one mode, of weighted values; or why there is none."""
-
-    value: np.ndarray | None = None
-    slope: np.ndarray | None = None
-    refusal: str = ""
-
-
-class Examiner:
-    """Examines the derivatives of one function at any parameters; its programs are kept.
+class Examination:
+    """The examination at one point.
 
     Args:
-        function: of a pytree of floating-point arrays; returns a pytree with such arrays.
-        params: an example of the former.
+        of: the function.
+        x: the point.
         digits: decimal digits that are asked for.
         backends: whether the other backend is asked, too.
         seed: of the random directions.
     """
 
     def __init__(
-        self, function: Callable, params: PyTree, digits: float, *, backends: bool, seed: int = 0
+        self, of: Evaluator, x: np.ndarray, digits: float, *, backends: bool, seed: int = 0
     ):
-        self.digits, self.backends, self.seed = digits, backends, seed
-        leaves, self._structure = jax.tree.flatten(params)
-        paths = jax.tree_util.tree_leaves_with_path(params)
-        self.names = [jax.tree_util.keystr(path) or "the parameter" for path, _ in paths]
-        self._kinds = [(x.shape, x.dtype) for x in leaves]
-        self._ends = np.cumsum([0, *(x.size for x in leaves)])
-        self._function = function
-        self._integers = False
-
-        def forward(x, v):
-            return jax.jvp(self._vector, (x,), (v,))
-
-        def reverse(x, w):
-            y, back = jax.vjp(self._vector, x)
-            return y, back(w.astype(y.dtype))[0]
-
-        def by_leaves(x, v):
-            return jax.vmap(lambda v: jax.jvp(self._vector, (x,), (v,))[1])(v)
-
-        self._forward, self._reverse = jax.jit(forward), jax.jit(reverse)
-        self._by_leaves = jax.jit(by_leaves)
-
-    def _vector(self, params: PyTree):
-        """The floating-point numbers that the function returns, as a vector."""
-        result = self._function(params)
-        result = result.states if isinstance(result, Trajectory) else result
-        leaves = [jnp.asarray(x) for x in jax.tree.leaves(result) if eqx.is_array_like(x)]
-        if any(jnp.iscomplexobj(x) for x in leaves):
-            raise ValueError(
-                "certify: the function returns complex numbers; return their real and imaginary "
-                "parts."
-            )
-        real = [x for x in leaves if jnp.issubdtype(x.dtype, jnp.floating)]
-        if not leaves:
-            raise ValueError("certify: the function returns no array; return what is differentiated.")
-        self._integers = not real
-        return jnp.concatenate([jnp.ravel(x) for x in real or [x.astype(float) for x in leaves]])
-
-    def tree(self, vector: np.ndarray) -> PyTree:
-        """Parameters from one vector."""
-        parts = zip(self._ends[:-1], self._ends[1:], self._kinds, strict=True)
-        leaves = [jnp.asarray(vector[a:b].reshape(shape), kind) for a, b, (shape, kind) in parts]
-        return jax.tree.unflatten(self._structure, leaves)
-
-    def flat(self, params: PyTree) -> np.ndarray:
-        """Parameters as one vector in double precision."""
-        return np.concatenate([np.asarray(x, float).ravel() for x in jax.tree.leaves(params)])
-
-    def certificate(self, params: PyTree) -> GradientCertificate:
-        """What is known of the gradient at parameters."""
-        return _Examination(self, self.flat(params)).certificate()
-
-    # Evaluations, each with what it asks of the runs.
-
-    def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, Any, list[SeenRun]]:
-        """Values, their type, and the runs that were made for them."""
-        with observing(Observation(sees=True)) as seen:
-            value = jax.block_until_ready(self._vector(self.tree(x)))
-        return np.asarray(value, float), value.dtype, seen
-
-    def forward(self, x: np.ndarray, v: np.ndarray, **asked: Any) -> _Derivative:
-        """Values and `J v`."""
-        return self._differentiated(self._forward, Observation(mode="forward", **asked), x, v)
-
-    def reverse(self, x: np.ndarray, w: np.ndarray, **asked: Any) -> _Derivative:
-        """Values and `J^T w`."""
-        return self._differentiated(self._reverse, Observation(mode="reverse", **asked), x, w)
-
-    def _differentiated(self, program, asked, x, direction) -> _Derivative:
-        given = self.tree(direction) if program is self._forward else jnp.asarray(direction)
-        try:
-            with observing(asked):
-                value, slope = jax.block_until_ready(program(self.tree(x), given))
-        except _REFUSALS as error:
-            return _Derivative(refusal=str(error).split("\n")[0][:200])
-        return _Derivative(np.asarray(value, float), self.flat(slope))
-
-    def by_leaves(self, x: np.ndarray, v: np.ndarray) -> np.ndarray | None:
-        """`J v` for the part of a direction in each leaf, shape (leaves, m)."""
-        count = len(self.names)
-        rows = np.zeros((count, v.size))
-        for i, (a, b) in enumerate(zip(self._ends[:-1], self._ends[1:], strict=True)):
-            rows[i, a:b] = v[a:b]
-        trees = [self.tree(row) for row in rows]
-        try:
-            with observing(Observation(mode="forward")):
-                moved = jax.tree.map(lambda *xs: jnp.stack(xs), *trees)
-                return np.asarray(self._by_leaves(self.tree(x), moved), float)
-        except _REFUSALS:
-            return None
-
-    def unused(self, x: np.ndarray) -> list[str]:
-        """Names of the leaves that the function's program never reads."""
-        with observing(Observation()):
-            used = used_leaves(self._vector, self.tree(x))
-        return [name for name, kept in zip(self.names, used, strict=True) if not kept]
-
-    def own_rules(self, x: np.ndarray) -> list[str]:
-        """Functions in the program that have rules of derivatives that a user wrote."""
-        with observing(Observation()):
-            program = jax.make_jaxpr(self._vector)(self.tree(x))
-        return [*dict.fromkeys(_own_rules(program.jaxpr))]
-
-    @property
-    def epsilon(self) -> float:
-        """Round-off of the coarsest parameters."""
-        return max(float(jnp.finfo(kind).eps) for _, kind in self._kinds)
-
-    def slices(self) -> list[slice]:
-        """Places of the leaves in the vector."""
-        return [slice(a, b) for a, b in zip(self._ends[:-1], self._ends[1:], strict=True)]
-
-
-class _Examination:
-    """The examination at one point."""
-
-    def __init__(self, examiner: Examiner, x: np.ndarray):
-        self.of, self.x = examiner, x
+        self.of, self.x, self.digits, self.backends, self.seed = of, x, digits, backends, seed
         self.evaluations = 0
         self.checks: list[Check] = []
         self.faults: dict[str, str] = {}
@@ -182,7 +48,10 @@ class _Examination:
         self.growth = self.rank = self.residual = None
         self.events = motions.EventSequence((), ())
         self.gradient: np.ndarray | None = None
+        self.along: np.ndarray | None = None
         self.value = np.zeros(0)
+        self.mismatch, self.by_tolerance = False, 0.0
+        self.plain: tuple[np.ndarray, np.ndarray] | None = None
 
     def certificate(self) -> GradientCertificate:
         """All of it."""
@@ -200,8 +69,10 @@ class _Examination:
         return float(np.clip(min(self.known_digits.values(), default=0.0), 0.0, most))
 
     def _result(self, fault: str, reason: str) -> GradientCertificate:
-        scalar = self.value.size == 1 and self.gradient is not None
-        gradient = self.of.tree(self.gradient) if scalar and self.gradient is not None else None
+        gradient = None
+        if self.value.size == 1 and self.gradient is not None:
+            # Of the value itself, not of the weighted one.
+            gradient = self.of.tree(self.gradient / float(self.w[0] * self.weights[0]))
         return GradientCertificate(
             not fault, fault, reason, 0.0 if fault in _WORTHLESS else self._digits(), self.value,
             gradient, tuple(self.checks), self.growth, self.rank, self.events.gap, self.residual,
@@ -218,7 +89,7 @@ class _Examination:
         self.value, dtype, seen = of.evaluate(x)
         self.evaluations += 1
         self.epsilon = max(of.epsilon, float(jnp.finfo(dtype).eps))
-        if of._integers:
+        if of.returns_integers:
             self.faults["integer"] = (
                 "the function returns integers, which have no derivative; return floating-point "
                 "numbers that change smoothly."
@@ -263,7 +134,7 @@ class _Examination:
             self._add("runs", None, words="none were made, or none by jaxdae")
             return
         self.events = motions.events_of(seen)
-        found = [x for x in motions.findings(seen) if motions.first_failure([]) is None]
+        found = motions.findings(seen)
         for one in found:
             self.faults.setdefault(one.subject, f"{one.message[:1].upper()}{one.message[1:]}")
         self.residual, self.rank = motions.residual(seen), motions.rank_margin(seen)
@@ -295,13 +166,11 @@ class _Examination:
             )
         if left is not None:
             words = f"{100 * left:.2g} % of the constraints' acceleration (gamma) is left over"
-            self._add("constraints", not motions.is_left(left), left, motions._LEFT, words)
+            self._add("constraints", not motions.is_left(left), left, motions.LEFT, words)
 
     def _find_growth(self, seen: list[SeenRun]) -> None:
         known = [
-            x
-            for x in seen
-            if not isinstance(x.problem, DAEProblem) and bool(x.trajectory.success)
+            x for x in seen if not isinstance(x.problem, DAEProblem) and bool(x.trajectory.success)
         ]
         if not known:
             return
@@ -330,7 +199,7 @@ class _Examination:
     def _differentiate(self) -> bool:
         """Both modes; whether there is at least one, and finite."""
         of, x = self.of, self.x
-        random = np.random.default_rng(of.seed)
+        random = np.random.default_rng(self.seed)
         signs = random.choice([-1.0, 1.0], self.value.size)
         self.w = signs * random.uniform(0.5, 1.5, self.value.size) / np.sqrt(self.value.size)
         back = of.reverse(x, self.w * self.weights)
@@ -343,9 +212,6 @@ class _Examination:
         for name, one in (("reverse mode", back), ("forward mode", ahead)):
             if one.slope is None:
                 self._add(name, None, words=f"not available: {one.refusal}")
-        if self.gradient is not None and self.value.size == 1:
-            # By the function itself, not by its weighted value.
-            self.scalar_factor = float(self.w[0] * self.weights[0])
         if self.gradient is None and self.along is None:
             raise ValueError(
                 f"certify: the function has no derivative in either mode. Reverse: {back.refusal} "
@@ -380,10 +246,12 @@ class _Examination:
         gradient = np.zeros_like(self.x) if self.gradient is None else self.gradient
         gradient = np.where(np.isfinite(gradient), gradient, 0.0)
         # Of what is zero the scale is not known: no more than changes the function by its size.
-        largest = np.concatenate([np.full_like(x, np.abs(x).max(initial=0.0)) for x in self._parts()])
+        parts = [np.abs(self.x[part]) for part in self.of.slices()]
+        largest = np.concatenate([np.full_like(x, x.max(initial=0.0)) for x in parts])
         small = np.abs(self.x) <= _NO_SCALE * largest
         with np.errstate(divide="ignore"):
             scales = np.where(small, np.minimum(scales, 1 / np.abs(gradient)), scales)
+        self.scales = scales
         influence = np.abs(gradient) * scales
         least = _LEAST_CHANGE[self.of.epsilon < 1e-10]
         some = influence[influence > 0]
@@ -393,9 +261,6 @@ class _Examination:
                 balance = np.clip(some.min() / influence, least, 1.0)
         signs = random.choice([-1.0, 1.0], self.x.size)
         return signs * random.uniform(0.5, 1.5, self.x.size) * scales * balance
-
-    def _parts(self) -> list[np.ndarray]:
-        return [self.x[part] for part in self.of.slices()]
 
     # What is compared.
 
@@ -418,16 +283,14 @@ class _Examination:
         lost = 0.0 if self.growth is None else self.growth.digits_lost
         return max(self.epsilon**0.5, 10 * self.epsilon * 10**lost)
 
-    mismatch = False
-    scalar_factor = 1.0
-
     def _compare_differences(self) -> None:
         """The derivative along the direction by values alone."""
         self.sequences: dict[float, motions.EventSequence] = {}
-        vector = self.along is not None
+        along, gradient = self.along, self.gradient
 
         def weighted(value: np.ndarray) -> np.ndarray:
-            return self.weights * value if vector else np.array([self.w @ (self.weights * value)])
+            value = self.weights * value
+            return value if along is not None else np.array([self.w @ value])
 
         def at(distance: float) -> np.ndarray:
             value, _, seen = self.of.evaluate(self.x + distance * self.v)
@@ -435,7 +298,10 @@ class _Examination:
             self.sequences[distance] = motions.events_of(seen)
             return weighted(value)
 
-        claimed = self.along if vector else np.array([float(self.gradient @ self.v)])  # type: ignore[operator]
+        claimed = along
+        if claimed is None:
+            assert gradient is not None  # there is one mode at least
+            claimed = np.array([gradient @ self.v])
         line = Line(at, weighted(self.value), self.epsilon)
         step = first_step(line, float(np.linalg.norm(claimed)), self.tolerance or 0.0)
         asked = None if self.mismatch else claimed
@@ -465,10 +331,10 @@ class _Examination:
 
     def _compare_backends(self, seen: list[SeenRun]) -> None:
         name = "backends"
-        if not self.of.backends or not self.native:
+        if not self.backends or not self.native:
             given = [x.trajectory.why_not_native for x in seen if x.trajectory.why_not_native]
-            why = "not asked for" if not self.of.backends else "no native run"
-            self._add(name, None, words=f"one alone: {given[0] if given else why}" if seen else why)
+            words = f"one alone: {given[0]}" if given else "no native run"
+            self._add(name, None, words=words if self.backends else "not asked for")
             return
         if self.evaluations >= MOST_EVALUATIONS - (self.tolerance is not None):
             self._add(name, None, words="no evaluation is left for it")
@@ -479,37 +345,33 @@ class _Examination:
         else:
             other = self.of.reverse(self.x, self.w * self.weights, backend="plain")
             slope = None if other.slope is None else np.array([other.slope @ self.v])
-        if slope is None:
+        if slope is None or other.value is None:
             self._add(name, None, words=f"the plain one refuses: {other.refusal}")
             return
         self.evaluations += 1
         self.plain = slope, other.value
 
-    plain: Any = None
-
     def _compare_tolerances(self) -> None:
         """The derivative by smaller tolerances."""
-        self.by_tolerance = 0.0
         if self.tolerance is None:
             return
         if self.gradient is not None:
-            tight = self.of.reverse(self.x, self.w * self.weights, tolerance=0.1)
-            own, factor = self.gradient, self.v
+            own, factor = self.gradient, self.scales
+            tight = self.of.reverse(self.x, self.w * self.weights, tolerance=0.1).slope
         else:
-            tight = self.of.forward(self.x, self.v, tolerance=0.1)
-            own, factor = self.along, self.weights
-        if tight.slope is None or own is None:
+            assert self.along is not None  # there is one mode at least
+            own, factor = self.along / self.weights, self.weights
+            tight = self.of.forward(self.x, self.v, tolerance=0.1).slope
+        if tight is None:
             return
         self.evaluations += 1
-        if self.gradient is None:
-            own = own / factor
-        change = float(np.linalg.norm((tight.slope - own) * factor))
+        change = float(np.linalg.norm((tight - own) * factor))
         size = float(np.linalg.norm(own * factor))
         if not np.isfinite(change):
             self._add("tolerance", None, words="runs of a tenth of it fail")
             return
         self.by_tolerance = change / size if size > 0 else 0.0
-        needed = 10.0**-self.of.digits
+        needed = 10.0**-self.digits
         holds = self.by_tolerance <= needed or change * self.longest <= self.epsilon
         words = (
             f"by a tenth of the tolerance {self.tolerance:.0e} the derivative changes by "
@@ -528,7 +390,7 @@ class _Examination:
     # What follows.
 
     def _conclude(self) -> None:
-        found, needed = self.found, 10.0**-self.of.digits
+        found, needed = self.found, 10.0**-self.digits
         explained = _TIMES * (found.error / self.size if self.size > 0 else 0.0)
         explained += _TIMES * self.by_tolerance
         if self.growth is not None:
@@ -544,7 +406,7 @@ class _Examination:
         self._add("differences", not wrong, self.off, bound, words)
         if not self.silent:
             self.known_digits["the comparison with differences"] = _digits(self.off)
-        self._of_backends(bound)
+        self._of_backends()
         if self.mismatch:
             self._of_modes(bound)
             return
@@ -559,18 +421,18 @@ class _Examination:
             self.faults.setdefault(
                 "noise",
                 f"The values are noisy by {found.noise:.1g} of their size, so that differences say "
-                f"no more of the gradient than {self.off:.1g}: {self.of.digits:g} digits are asked "
+                f"no more of the gradient than {self.off:.1g}: {self.digits:g} digits are asked "
                 "for. Take smaller tolerances or fixed steps, or leave out what rounds or is drawn "
                 "at random.",
             )
-        if not self.faults and self._digits() < self.of.digits and self.known_digits:
+        if not self.faults and self._digits() < self.digits and self.known_digits:
             limit = min(self.known_digits, key=lambda x: self.known_digits[x])
             self.faults["noise"] = (
-                f"{self._digits():.1f} digits hold, by {limit}, and {self.of.digits:g} are asked "
+                f"{self._digits():.1f} digits hold, by {limit}, and {self.digits:g} are asked "
                 "for: take smaller tolerances, double precision or a shorter run."
             )
 
-    def _of_backends(self, bound: float) -> None:
+    def _of_backends(self) -> None:
         """Whether both backends give the same."""
         if self.plain is None:
             return
@@ -599,7 +461,8 @@ class _Examination:
 
     def _of_modes(self, bound: float) -> None:
         """Which mode it is that is wrong."""
-        assert self.gradient is not None and self.along is not None
+        assert self.gradient is not None
+        assert self.along is not None
         estimate = self.found.estimates[0]
         reverse = abs(float(self.w @ estimate) - float(self.gradient @ self.v))
         forward = float(np.linalg.norm(estimate - self.along))
@@ -625,7 +488,7 @@ class _Examination:
             return ""
         rows = self.of.by_leaves(self.x, self.v)
         if rows is None or self.gradient is None:
-            return ""
+            return self._place_by_values()
         self.evaluations += 1
         forward = rows @ (self.w * self.weights)
         parts = self.of.slices()
@@ -641,16 +504,17 @@ class _Examination:
         parts, names = self.of.slices(), self.of.names
         if not 1 < len(names) <= 1 + MOST_EVALUATIONS - self.evaluations:
             return ""
-        if self.along is not None:
+        if self.gradient is not None:
+            claimed = np.array([self.gradient[x] @ self.v[x] for x in parts])
+        else:
             rows = self.of.by_leaves(self.x, self.v)
             if rows is None or self.evaluations + len(names) > MOST_EVALUATIONS:
                 return ""
             self.evaluations += 1
             claimed = rows @ (self.w * self.weights)
-        else:
-            assert self.gradient is not None
-            claimed = np.array([self.gradient[x] @ self.v[x] for x in parts])
-        h, total = self.found.step, self.found.estimates[0]
+        # One-sided: as many evaluations as there are leaves but one.
+        h = min(self.found.step, max(self.found.noise, self.epsilon) ** 0.5)
+        total = self.found.estimates[0]
         by_values = []
         for part in parts[:-1]:
             moved = self.x.copy()
@@ -717,13 +581,13 @@ class _Examination:
 
 
 _WORTHLESS = (
-    "integer", "not finite", "adjoint", "tangent", "rank", "events", "constraints", "run", "energy", "backend",
-    "kink", "jump", "steps", "derivative", "unused",
+    "integer", "not finite", "adjoint", "tangent", "rank", "events", "constraints", "run", "energy",
+    "backend", "kink", "jump", "steps", "derivative", "unused",
 )  # fmt: skip
 # What is said where several things are wrong: causes before what follows from them.
 _ORDER = (
-    "integer", "not finite", "adjoint", "tangent", "rank", "events", "constraints", "energy", "run", "growth",
-    "backend", "tolerance", "steps", "jump", "kink", "derivative", "unused", "noise",
+    "integer", "not finite", "adjoint", "tangent", "rank", "events", "constraints", "energy", "run",
+    "growth", "backend", "tolerance", "steps", "jump", "kink", "derivative", "unused", "noise",
 )  # fmt: skip
 
 
@@ -748,23 +612,3 @@ def _rate(rate: float) -> str:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-
-
-def _own_rules(jaxpr: Any) -> list[str]:
-    """Names of functions with rules of their own that are not of a library."""
-    found = []
-    for equation in jaxpr.eqns:
-        inner = [
-            x.jaxpr if hasattr(x, "jaxpr") else x
-            for value in equation.params.values()
-            for x in (value if isinstance(value, tuple | list) else (value,))
-            if hasattr(x, "jaxpr") or hasattr(x, "eqns")
-        ]
-        if equation.primitive.name.startswith(("custom_jvp_call", "custom_vjp_call")):
-            about = [getattr(getattr(x, "debug_info", None), "func_src_info", "") for x in inner]
-            text = next((x for x in about if x), "")
-            if text and not any(x in text for x in _LIBRARIES):
-                found.append(text.split(" at ")[0])
-        for x in inner:
-            found += _own_rules(x)
-    return found

@@ -17,7 +17,7 @@ from jaxdae.reprs import shown
 from jaxdae.simulation.dae_problem import DAEProblem
 from jaxdae.simulation.problem import default_tolerance
 from jaxdae.solvers.grid import known_ends
-from jaxdae.systems import consistent_state, ConsistencyError, constraint_residuals, State
+from jaxdae.systems import ConsistencyError, consistent_state, constraint_residuals, State
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.kinematics import coordinate_rate
 
@@ -26,7 +26,7 @@ MOST_RUNS, _ROWS = 16, 33
 # Singular values below this part of the largest one are those of dependent constraints.
 _DEPENDENT = 1e-9
 # Of the acceleration of constraints by their curvature: what stabilizations may leave of it.
-_LEFT = 0.05
+LEFT = 0.05
 
 
 class Growth(NamedTuple):
@@ -196,9 +196,12 @@ def events_of(runs: Sequence[SeenRun]) -> EventSequence:
     sequences = []
     for run in runs:
         events = run.trajectory.events
-        count = 0 if events is None else len(events)
-        names = tuple(events.names[int(i)] for i in events.indices[:count]) if count else ()
-        sequences.append((names, tuple(float(t) for t in events.times[:count]) if count else ()))
+        if events is None:
+            sequences.append(((), ()))
+            continue
+        count = len(events)
+        names = tuple(events.names[int(i)] for i in events.indices[:count])
+        sequences.append((names, tuple(float(t) for t in events.times[:count])))
     sequences.sort()
     return EventSequence(*zip(*sequences, strict=True)) if sequences else EventSequence((), ())
 
@@ -279,8 +282,7 @@ def acceleration_left(run: SeenRun) -> float | None:
     if not (capabilities.enforces_constraints and capabilities.weight is None):
         return None
     m, _ = constraint_counts(problem.system, problem.state)
-    ts, ys = _rows(run)
-    if not m or ys is None:
+    if not m or not trajectory.plain:
         return None
     states = trajectory.states
     reached = np.flatnonzero(np.isfinite(np.asarray(trajectory.ts)))
@@ -288,7 +290,7 @@ def acceleration_left(run: SeenRun) -> float | None:
     t = jnp.asarray(trajectory.ts[row])
     q, v, w = (jnp.asarray(x[row]) for x in (states.q, states.v, states.w))
     try:
-        state = consistent_state(problem.system, q, v, t, w=w)
+        state = consistent_state(problem.system, q, v, float(t), w=w)
     except ConsistencyError:
         return None
     left, curved = _accelerations(problem.system, formulation, problem.controller, t, state)
@@ -300,7 +302,7 @@ def acceleration_left(run: SeenRun) -> float | None:
 
 def is_left(value: float | None) -> bool:
     """Whether so much of an acceleration is left that equations of motion are wrong."""
-    return value is not None and not value <= _LEFT
+    return value is not None and not value <= LEFT
 
 
 @jit(options=BRIEFLY)

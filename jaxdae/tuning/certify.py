@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from jaxdae.certification.certificate import GradientCertificate
-from jaxdae.certification.examination import Examiner
+from jaxdae.certification.evaluations import Evaluator
+from jaxdae.certification.examination import DIGITS, Examination
 from jaxdae.stability.arguments import is_real
 from jaxdae.systems.calls import described
 from jaxdae.tuning.parametrizations import resolve, trainable
@@ -19,7 +20,7 @@ def certify(
     function: Callable[[PyTree], Any],
     params: PyTree,
     *,
-    digits: float = 3.0,
+    digits: float = DIGITS,
     backends: bool = True,
 ) -> GradientCertificate:
     """Examine the gradient of a function of runs, and say whether it may be followed.
@@ -54,21 +55,20 @@ def certify(
             function of complex numbers, without a result, or without a derivative in either mode.
         TypeError: for what is no function.
     """
-    trained, examiner = examiner_of(function, params, digits=digits, backends=backends)
-    return examiner.certificate(trained)
+    if not (is_real(digits) and 0 < digits < 16):
+        raise ValueError(f"certify: digits is {digits!r}, must be a number between 0 and 16.")
+    trained, evaluator = _evaluator(function, params)
+    point = evaluator.flat(trained)
+    return Examination(evaluator, point, digits, backends=backends).certificate()
 
 
-def examiner_of(
-    function: Callable[[PyTree], Any], params: PyTree, *, digits: float, backends: bool
-) -> tuple[PyTree, Examiner]:
-    """The part of parameters that is examined, and what examines it, here and elsewhere."""
+def _evaluator(function: Callable[[PyTree], Any], params: PyTree) -> tuple[PyTree, Evaluator]:
+    """The part of parameters that is examined, and the function of it."""
     if not callable(function):
         raise TypeError(
             f"certify: function is {described(function)}, must be a function of the parameters; "
             "did its arguments come in another order? certify(function, params)."
         )
-    if not (is_real(digits) and 0 < digits < 16):
-        raise ValueError(f"certify: digits is {digits!r}, must be a number between 0 and 16.")
     trained, frozen = eqx.partition(params, trainable(params))
     if not jax.tree.leaves(trained):
         numbers = jax.tree.map(lambda x: isinstance(x, float), params)
@@ -89,4 +89,4 @@ def examiner_of(
     def of_trained(x: PyTree) -> Any:
         return function(resolve(eqx.combine(x, frozen)))
 
-    return trained, Examiner(of_trained, trained, digits, backends=backends)
+    return trained, Evaluator(of_trained, trained)
