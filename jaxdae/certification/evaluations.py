@@ -54,8 +54,8 @@ class Evaluator:
         def by_leaves(x, v):
             return jax.vmap(lambda v: jax.jvp(self._vector, (x,), (v,))[1])(v)
 
+        self._values, self._by_leaves = jax.jit(self._vector), jax.jit(by_leaves)
         self._forward, self._reverse = jax.jit(forward), jax.jit(reverse)
-        self._by_leaves = jax.jit(by_leaves)
 
     def _vector(self, params: PyTree):
         """The floating-point numbers that the function returns, as a vector."""
@@ -90,7 +90,7 @@ class Evaluator:
     def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, Any, list[SeenRun]]:
         """Values, their type, and the runs that were made for them."""
         with observing(Observation(sees=True)) as seen:
-            value = jax.block_until_ready(self._vector(self.tree(x)))
+            value = jax.block_until_ready(self._values(self.tree(x)))
         return np.asarray(value, float), value.dtype, seen
 
     def forward(self, x: np.ndarray, v: np.ndarray, **asked: Any) -> Derivative:

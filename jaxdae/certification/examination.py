@@ -156,17 +156,19 @@ class Examination:
         if not good:
             return
         left = motions.acceleration_left(good[0])
-        if motions.is_left(left):
+        if left is None:
+            return
+        kept = left <= motions.LEFT
+        words = f"{100 * left:.2g} % of the constraints' acceleration (gamma) is left over"
+        self._add("constraints", kept, left, motions.LEFT, words)
+        if not kept:
             self.faults.setdefault(
                 "constraints",
-                f"The equations of motion leave {100 * float(left):.3g} % of the acceleration that "
-                "curved constraints need (gamma): the run is off the constraints however small its "
-                "steps are. Check the derivatives of the constraints, if they have rules of their "
-                "own, and the formulation.",
+                f"The equations of motion leave {100 * left:.3g} % of the acceleration that curved "
+                "constraints need (gamma): the run is off the constraints however small its steps "
+                "are. Check the derivatives of the constraints, if they have rules of their own, "
+                "and the formulation.",
             )
-        if left is not None:
-            words = f"{100 * left:.2g} % of the constraints' acceleration (gamma) is left over"
-            self._add("constraints", not motions.is_left(left), left, motions.LEFT, words)
 
     def _find_growth(self, seen: list[SeenRun]) -> None:
         known = [

@@ -300,11 +300,6 @@ def acceleration_left(run: SeenRun) -> float | None:
     return float(left) / float(curved)
 
 
-def is_left(value: float | None) -> bool:
-    """Whether so much of an acceleration is left that equations of motion are wrong."""
-    return value is not None and not value <= LEFT
-
-
 @jit(options=BRIEFLY)
 def _accelerations(system, formulation, controller, t, state: State):
     """Norms of `d^2 phi / dt^2` along the motion, and along the same with `q'' = 0`."""

@@ -87,8 +87,8 @@ class TuningResult:
         budget: step or work budget of the objective the optimum belongs to, "" if not stated.
         wall_seconds: duration of this call [s], compilation included.
         compile_seconds: tracing and compiling in this call [s]; 0 if nothing was left to run.
-        gradient_certificate: the last examination of the gradient (`tune(..., certify=True)`); `None`
-            without one.
+        gradient_certificate: the last examination of the gradient, by `tune(..., certify=True)`;
+            `None` without one.
     """
 
     params: PyTree

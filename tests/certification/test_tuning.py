@@ -19,7 +19,7 @@ def stopped(p):
 
 
 def kinked_on_the_way(p):
-    """A fall of slope one down to a kink, which Adam reaches in ten steps of 0.1."""
+    """A fall of slope one down to a kink, which steps of 1/8 reach, and stay."""
     return jnp.abs(p[0])
 
 
@@ -49,7 +49,7 @@ def test_a_run_with_a_right_gradient_goes_on_as_it_would():
 def test_a_run_stops_where_its_gradient_is_none_any_more():
     with pytest.warns(UserWarning, match="kink"):
         found = tune(
-            kinked_on_the_way, jnp.array([1.0]), optimizer=optax.sgd(0.1), steps=30, certify=True
+            kinked_on_the_way, jnp.array([1.0]), optimizer=optax.sgd(0.125), steps=30, certify=True
         )
     assert found.stop_reason == "uncertified"
     assert found.steps == 10
