@@ -4,32 +4,34 @@
     python benchmarks/suite_references.py                   # all, in about an hour
     python benchmarks/suite_references.py pendulum torus    # some
 
-How they are computed is said in `suite/taylor.py`. Each is computed twice, with two orders of the
-series, two tolerances and two increments of differences; the file has the largest difference of
-both in `agreement`, relative to the largest number of its column.
+How they are computed is said in `suite/taylor.py`. The motion and its derivatives by the first
+parameter are computed twice, with two orders of the series, two tolerances and two increments of
+differences; the file has the largest difference of both in `agreement`, relative to the largest
+number of its column.
 """
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gmpy2 import mpfr
 from suite.catalogue import FOLDER, MECHANISMS
 from suite.mechanism import Mechanism
-from suite.taylor import INCREMENT, Jet, jets, ORDER, Reference, TOLERANCE
+from suite.taylor import INCREMENT, Jet, jets, mpfr, ORDER, Reference, TOLERANCE
 
 PARTS = 4  # times are quarters of the motion's length
 DIGITS = 20
 ZERO = mpfr("1e-15")  # derivatives that vanish are found with errors of 1e-18
 
 
-def computed(mechanism: Mechanism, tolerance: Any, order: int, increment: Any) -> Jet:
+def computed(
+    mechanism: Mechanism, by: Sequence[str], tolerance: Any, order: int, increment: Any
+) -> Jet:
     """A motion with its derivatives, as one list of numbers."""
     reference = Reference(mechanism, tolerance, order)
     times = [mpfr(mechanism.t1) * i / PARTS for i in range(PARTS + 1)]
-    return jets(lambda values: reference.run(values, times), mechanism, increment)
+    return jets(lambda values: reference.run(values, times), mechanism, by, increment)
 
 
 def difference(pairs: Iterable[tuple[list[Any], list[Any]]]) -> float:
@@ -44,28 +46,26 @@ def difference(pairs: Iterable[tuple[list[Any], list[Any]]]) -> float:
         for i, (a, b) in enumerate(zip(one, other, strict=True)):
             sizes[i] = max(sizes.get(i, ZERO), abs(a))
             errors[i] = max(errors.get(i, mpfr(0)), abs(a - b))
-    return float(max(errors[i] / x for i, x in sizes.items() if x > ZERO))
+    return float(max((errors[i] / x for i, x in sizes.items() if x > ZERO), default=0))
 
 
 def split(numbers: list[Any], mechanism: Mechanism) -> tuple[list[list[Any]], list[Any]]:
     """Rows of times, and what belongs to impacts."""
     count = (len(numbers) - mechanism.events) // (PARTS + 1)
+    if count * (PARTS + 1) + mechanism.events != len(numbers):
+        raise ValueError(f"{mechanism.name} has another number of impacts than it declares")
     rows = [numbers[i * count : (i + 1) * count] for i in range(PARTS + 1)]
     return rows, numbers[(PARTS + 1) * count :]
 
 
 def written(mechanism: Mechanism) -> dict[str, Any]:
     """What the file of a mechanism has."""
-    fine = computed(mechanism, TOLERANCE, ORDER, INCREMENT)
-    coarse = computed(mechanism, mpfr("1e-33"), ORDER - 6, INCREMENT * 10)
+    fine = computed(mechanism, mechanism.by, TOLERANCE, ORDER, INCREMENT)
+    coarse = computed(mechanism, mechanism.by[:1], mpfr("1e-33"), ORDER - 6, INCREMENT * 10)
     kinds = {
         "motion": [(fine.value, coarse.value)],
-        "first": [*zip(fine.first, coarse.first, strict=True)],
-        "second": [
-            pair
-            for one, other in zip(fine.second, coarse.second, strict=True)
-            for pair in zip(one, other, strict=True)
-        ],
+        "first": [(fine.first[0], coarse.first[0])],
+        "second": [(fine.second[0][0], coarse.second[0][0])],
     }
     agreement = {
         kind: difference(

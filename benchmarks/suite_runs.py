@@ -13,6 +13,7 @@ import json
 import os
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,39 +33,49 @@ LONGEST = 20.0  # [s]: a code whose run takes longer is not asked for a finer on
 
 def measured(name: str, code: str, prepare: Any) -> dict[str, Any]:
     """The record of a code on a mechanism: a row for each setting, or why there is none."""
-    from suite.answers import errors, RefusedError
+    from suite.answers import errors
     from suite.catalogue import MECHANISMS, reference
 
     mechanism, wanted = MECHANISMS[name], reference(name)
     record: dict[str, Any] = {"mechanism": name, "code": code, "rows": []}
     try:
         made = prepare(mechanism, wanted)
-        for setting in made.settings:
+    except ImportError as missing:
+        return record | {"missing": str(missing)}
+    except Exception as error:  # what another code says is its answer
+        return record | {"refused": _short(error)}
+    for setting in made.settings:
+        try:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                began = time.perf_counter()
-                answer = made.run(setting)
-                took = [time.perf_counter() - began]
-                for _ in range(2 if took[0] < LONGEST / 10 or not record["rows"] else 0):
-                    if took[-1] < LONGEST:
-                        began = time.perf_counter()
-                        made.run(setting)
-                        took.append(time.perf_counter() - began)
+                times = list(_times(lambda setting=setting: made.run(setting)))
+            answer, took = times[0][1], [seconds for seconds, _ in times]
             row = {"setting": setting, "seconds": min(took), "first_call": took[0]}
             row |= errors(answer, wanted, mechanism)
             if said:
                 row["said"] = str(said[0].message)[:200]
             record["rows"].append(row)
-            if min(took) > LONGEST:
-                break
-    except RefusedError as refusal:
-        record["refused"] = str(refusal)
-    except ImportError as missing:
-        record["missing"] = str(missing)
-    except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        record["refused"] = text[:300]
+        except Exception as error:
+            record["refused"] = f"{setting:g}: {_short(error)}"
+            continue
+        if min(took) > LONGEST:
+            break
     return record
+
+
+def _times(call: Callable[[], Any]) -> Iterator[tuple[float, Any]]:
+    """Times of two to four calls, fewer of those that take long, and what they return."""
+    for i in range(4):
+        began = time.perf_counter()
+        found = call()
+        took = time.perf_counter() - began
+        yield took, found
+        if i and took > LONGEST / 4:
+            return
+
+
+def _short(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".replace("RefusedError: ", "").split())[:200]
 
 
 def main() -> None:
@@ -91,13 +102,15 @@ def main() -> None:
 
 def kept(file: Path, record: dict[str, Any]) -> None:
     """Put a record into a file in the place of an older one."""
-    data = json.loads(file.read_text()) if file.exists() else {"records": []}
+    data: dict[str, Any] = {"records": []}
+    if file.exists():
+        data = json.loads(file.read_text())
     key = lambda x: (x["mechanism"], x["code"])  # noqa: E731
     rest = [x for x in data["records"] if key(x) != key(record)]
     record["load"] = harness.load()
     records = sorted([*rest, record], key=key)
     lines = ",\n  ".join(json.dumps(x) for x in records)
-    head = {
+    head: dict[str, Any] = {
         "benchmark": "suite",
         "machine": {"processor": harness.processor(), "cores": harness.cores()},
         "versions": data.get("versions", {}) | harness.versions(),

@@ -55,6 +55,9 @@ def errors(answer: Answer, wanted: Motion, mechanism: Mechanism) -> dict[str, fl
     Returns:
         Errors of what the answer has: `motion` (q, v, times of impacts), `multipliers`, `first` and
         `second`, of all columns.
+
+    Raises:
+        RefusedError: where numbers are not finite, as after a run that failed.
     """
     n, found = 2 * len(mechanism.coordinates), {}
     for kind in ("rows", "first", "second"):
@@ -81,7 +84,6 @@ def errors(answer: Answer, wanted: Motion, mechanism: Mechanism) -> dict[str, fl
 
 
 def _worst(off: np.ndarray) -> float:
-    """The largest; infinite where a number is missing."""
-    if not off.size:
-        return 0.0
-    return float(np.max(off)) if np.isfinite(off).all() else float("inf")
+    if not np.isfinite(off).all():
+        raise RefusedError("ended with numbers that are not finite")
+    return float(np.max(off, initial=0.0))

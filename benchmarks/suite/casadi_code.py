@@ -66,13 +66,14 @@ def program(order: str) -> Callable[[Mechanism, Motion], Program]:
         linear = ca.Function("linear", [dae["t"], dae["x"], dae["z"], dae["p"]],
                              [ca.jacobian(dae["alg"], dae["z"]), dae["alg"]])  # fmt: skip
         zero = np.zeros(dae["z"].numel())
-        matrix, rest = linear(0, wanted.rows[0, :n], zero, base)
+        matrix, _ = linear(0, wanted.rows[0, :n], zero, base)
         if np.linalg.matrix_rank(np.array(matrix)) < len(zero):
             raise RefusedError("dependent constraints: IDAS' matrix is singular")
         guess = -ca.solve(*linear(0, begin, zero, by))
 
         def run(tolerance: float) -> Answer:
             options = {"reltol": tolerance, "abstol": tolerance, "max_num_steps": 10**6}
+            options["calc_ic"] = order != "second"  # whose equations it does not start
             solve = ca.integrator("run", "idas", dae, 0.0, wanted.t[1:], options)
             found = solve(x0=begin, z0=guess, p=by)
             shape = (len(wanted.t) - 1, -1)

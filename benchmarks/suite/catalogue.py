@@ -44,10 +44,8 @@ def reference(name: str) -> Motion:
         name: as it is in `MECHANISMS`.
     """
     data = json.loads((FOLDER / f"{name}.json").read_text())
-    parts = ("rows", "first", "second")
-    return Motion(
-        np.array(data["t"]), *(as_floats(data[x]) for x in parts), as_floats(data["impacts"]["t"])
-    )
+    rows, first, second = (as_floats(data[x]) for x in ("rows", "first", "second"))
+    return Motion(np.array(data["t"]), rows, first, second, as_floats(data["impacts"]["t"]))
 
 
 def as_floats(nested: Any) -> np.ndarray:

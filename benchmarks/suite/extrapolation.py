@@ -9,12 +9,9 @@ that have a gradient and a matrix of second derivatives.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gmpy2
-from gmpy2 import mpfr
-
 from .mechanism import Mechanism, named
 from .reduced import REDUCED
-from .taylor import Jet
+from .taylor import gmpy2, Jet, mpfr
 
 COLUMNS = 14  # of the extrapolation: order 28
 STEP = mpfr("0.025")
@@ -133,7 +130,9 @@ def again(mechanism: Mechanism, times: Sequence[Any], step: Any = STEP) -> Jet:
         [[x.second[place[max(i, j), min(i, j)]] for x in found] for j in range(count)]
         for i in range(count)
     ]
-    return Jet([x.value for x in found], [[x.first[i] for x in found] for i in range(count)], second)
+    return Jet(
+        [x.value for x in found], [[x.first[i] for x in found] for i in range(count)], second
+    )
 
 
 def extrapolated(

@@ -1,4 +1,4 @@
-"""Diffrax on equations that were reduced by hand (`reduced.py`): what a user without a DAE code does."""
+"""Diffrax on equations reduced by hand (`reduced.py`): the way without a code of DAEs."""
 
 from collections.abc import Callable
 from typing import Any

@@ -53,19 +53,19 @@ class Mechanism:
         """T [J]."""
         raise NotImplementedError
 
-    def potential_energy(self, m: Any, t: Any, q: Any, p: Any) -> Any:  # noqa: ARG002
+    def potential_energy(self, m: Any, t: Any, q: Any, p: Any) -> Any:
         """V [J]."""
         return 0.0
 
-    def force(self, m: Any, t: Any, q: Any, v: Any, p: Any) -> Sequence[Any]:  # noqa: ARG002
+    def force(self, m: Any, t: Any, q: Any, v: Any, p: Any) -> Sequence[Any]:
         """F, other forces, one for each coordinate."""
         return [0.0] * len(self.coordinates)
 
-    def position_constraints(self, m: Any, t: Any, q: Any, p: Any) -> Sequence[Any]:  # noqa: ARG002
+    def position_constraints(self, m: Any, t: Any, q: Any, p: Any) -> Sequence[Any]:
         """Phi, zero."""
         return []
 
-    def velocity_constraints(self, m: Any, t: Any, q: Any, v: Any, p: Any) -> Sequence[Any]:  # noqa: ARG002
+    def velocity_constraints(self, m: Any, t: Any, q: Any, v: Any, p: Any) -> Sequence[Any]:
         """G, zero."""
         return []
 
@@ -76,7 +76,7 @@ class Mechanism:
 
 KINDS = (
     "planar", "spatial", "closed loop", "redundant", "nonholonomic", "rolling", "driven",
-    "stiff", "singular position", "impacts",
+    "stiff", "singular position", "massless coordinate", "impacts",
 )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ class Trailer(Mechanism):
 
 
 class Bicycle(Mechanism):
-    """A bicycle model of a car: two wheels that do not slip, steered by a torque against a spring."""
+    """A car as a bicycle: two wheels that do not slip, steered by a torque against a spring."""
 
     name, kinds = "bicycle", ("planar", "nonholonomic", "rolling")
     source = "textbook problem"
@@ -164,10 +164,10 @@ class Bicycle(Mechanism):
 
 
 class Snakeboard(Mechanism):
-    """A snakeboard: two wheel sets steered against each other and a rotor, both driven by torques."""
+    """A snakeboard: two wheel sets, steered against each other, and a rotor, driven by torques."""
 
     name, kinds = "snakeboard", ("planar", "nonholonomic", "rolling")
-    source = "A. Lewis, J. Ostrowski, R. Murray, J. Burdick, Nonholonomic mechanics and locomotion: the snakeboard example, 1994"
+    source = "A. Lewis, J. Ostrowski, R. Murray, J. Burdick, the snakeboard example, 1994"
     values = {
         "mass": 2.0, "inertia": 0.2, "rotor": 0.1, "wheels": 0.02, "half": 0.4,
         "twist": 0.4, "steer_torque": 0.05, "steer": 0.3, "speed": 0.5,
@@ -238,7 +238,7 @@ class RollingBall(Mechanism):
 
 
 class ConstantSpeed(Mechanism):
-    """A point in a field of forces whose speed is constant: a constraint not linear in velocities."""
+    """A point of constant speed in a field: a constraint that is not linear in velocities."""
 
     name, kinds = "constant-speed", ("spatial", "nonholonomic")
     source = "textbook problem; Chetaev's rule"

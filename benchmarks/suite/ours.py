@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxdae
-from jaxdae.formulations import MinimumNormSolve, SingularityRobust
+from jaxdae.formulations import MinimumNormSolve, SingularityRobust, SingularMassSolve
 
 from .answers import Answer, Program, TOLERANCES
 from .catalogue import Motion
@@ -99,6 +99,8 @@ def formulation(mechanism: Mechanism) -> jaxdae.Multipliers:
         return jaxdae.Multipliers(solve=MinimumNormSolve())
     if "singular position" in mechanism.kinds:
         return jaxdae.Multipliers(solve=SingularityRobust())
+    if "massless coordinate" in mechanism.kinds:
+        return jaxdae.Multipliers(solve=SingularMassSolve())
     return jaxdae.Multipliers()
 
 

@@ -1,5 +1,7 @@
 """Spatial mechanisms of the suite with constraints on positions."""
 
+from itertools import pairwise
+
 from .mechanism import Mechanism
 from .planar import apart, rod
 
@@ -61,7 +63,14 @@ class Cone(Mechanism):
 
     name, kinds = "cone-orbit", ("spatial",)
     source = "textbook problem"
-    values = {"mass": 1.0, "slope": 0.8, "attraction": 4.0, "height": 1.0, "climb": 0.3, "turn": 1.6}
+    values = {
+        "mass": 1.0,
+        "slope": 0.8,
+        "attraction": 4.0,
+        "height": 1.0,
+        "climb": 0.3,
+        "turn": 1.6,
+    }
     by = ("slope", "attraction", "height", "turn")
     coordinates, t1 = ("x", "y", "z"), 3.0
 
@@ -140,7 +149,7 @@ class HeavyTop(Mechanism):
         "moment1": 0.5, "moment2": 0.6, "moment3": 0.2, "weight": 5.0, "arm": 0.4,
         "angle": 0.6, "turn": 1.0, "spin": 12.0,
     }  # fmt: skip
-    by = ("moment2", "arm", "angle", "spin")
+    by = ("moment2", "angle", "spin")
     coordinates, t1 = ("e0", "e1", "e2", "e3"), 1.5
 
     def start(self, m, p):
@@ -186,7 +195,7 @@ class Bricard(Mechanism):
     def kinetic_energy(self, m, t, q, v, p):
         still = (0.0, 0.0, 0.0)
         ends = [still, *triples(v[:12]), still]
-        rods = sum(rod(p.mass, a, b) for a, b in zip(ends, ends[1:], strict=False))
+        rods = sum(rod(p.mass, a, b) for a, b in pairwise(ends))
         return rods + p.hinge / 2 * dot(v[12:], v[12:])
 
     def potential_energy(self, m, t, q, p):
@@ -226,7 +235,7 @@ class SuspendedPlate(Mechanism):
         one, two, three = triples(v)
         centre = [(a + b + c) / 3 for a, b, c in zip(one, two, three, strict=True)]
         corners = dot(one, one) + dot(two, two) + dot(three, three)
-        # A uniform triangle is a quarter of its mass in each corner's third, the rest in the centre.
+        # A uniform triangle: a twelfth of its mass in each corner, three quarters in the centre.
         plate = p.mass / 24 * corners + 3 * p.mass / 8 * dot(centre, centre)
         return plate + p.extra / 2 * dot(one, one)
 
@@ -252,7 +261,7 @@ class Governor(Mechanism):
         "rod": 0.5, "ball": 5.0, "sleeve": 3.0, "shaft": 0.2, "gravity": 9.81,
         "stiffness": 8e5, "damping": 4e4, "relaxed": 0.52, "angle": 1.0, "turn": 6.0,
     }  # fmt: skip
-    by = ("ball", "stiffness", "angle", "turn")
+    by = ("ball", "angle", "turn")
     coordinates, t1 = ("turn", "radius", "depth", "sleeve"), 0.5
 
     def start(self, m, p):

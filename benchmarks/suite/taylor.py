@@ -18,17 +18,18 @@ Derivatives are central differences of such runs. An increment of 1e-10 with run
 leaves errors of about 1e-20 by truncation and 1e-18 by the runs, also of second derivatives.
 """
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from operator import mul
 from typing import Any, NamedTuple
 
-import gmpy2
-from gmpy2 import mpfr
-
 from .mechanism import Mechanism, named
 
-DIGITS, TOLERANCE, ORDER = 60, mpfr("1e-38"), 44
+gmpy2: Any = importlib.import_module("gmpy2")
+mpfr = gmpy2.mpfr
+
+DIGITS, TOLERANCE, ORDER = 57, mpfr("1e-38"), 44
 INCREMENT = mpfr("1e-10")
 
 
@@ -204,9 +205,7 @@ class Equations:
         force = [*map(m.lifted, mechanism.force(m, t, q, v, p))]
         self.phi = [*map(m.lifted, mechanism.position_constraints(m, t, q, p))]
         by_v = [m.derivative(kinetic, {v[i].number: 1}, ("v", i)) for i in range(n)]
-        self.mass = [
-            [m.derivative(x, {v[i].number: 1}, ("v", i)) for i in range(n)] for x in by_v
-        ]
+        self.mass = [[m.derivative(x, {v[i].number: 1}, ("v", i)) for i in range(n)] for x in by_v]
         self.rest = [
             self._rate(by_v[i]) + self._by_q(potential - kinetic, i) - force[i] for i in range(n)
         ]
@@ -306,7 +305,11 @@ class Reference:
     """
 
     def __init__(self, mechanism: Mechanism, tolerance: Any = TOLERANCE, order: int = ORDER):
-        gmpy2.get_context().precision = int(DIGITS * 3.33)
+        # Near a singular position errors grow as the inverse of the distance, in every order of the
+        # series anew; those across the constraints are taken out after every step.
+        self.singular = "singular position" in mechanism.kinds
+        digits = 4 * DIGITS if self.singular else DIGITS
+        gmpy2.get_context().precision = int(digits * 3.33)
         self.mechanism, self.equations = mechanism, Equations(mechanism)
         self.tolerance, self.limit = tolerance, order
         self.numbers = self.equations.needed()
@@ -327,6 +330,8 @@ class Reference:
                 found += [*step.at(step.q, now), *step.at(step.v, now)]
                 found += self.multipliers(step, now)
             q, v, t, after = step.at(step.q, end), step.at(step.v, end), end, fall is not None
+            if self.singular:
+                q, v = self._projected(t, q, v)
             if after and left:
                 impacts.append(t)
                 v = self._after_impact(t, q, v)
@@ -433,8 +438,29 @@ class Reference:
             lengths.append((self.tolerance * size / last) ** (mpfr(1) / k) if last else mpfr(1))
         return min(*lengths, mpfr(1)) * mpfr("0.9")
 
+    def _projected(self, t: Any, q: list[Any], v: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The nearest position and velocity that satisfy the constraints, to all digits."""
+        equations = self.equations
+        for kind in (*["position"] * 4, "velocity"):
+            values = self._values(t, q, v)
+            jac = [[values[x.number] for x in row] for row in equations.jac]
+            nodes = equations.phi if kind == "position" else equations.phi_dot
+            some = jac[: len(nodes)]
+            products = Factors([sum(map(mul, x, y)) for y in some] for x in some)
+            push = products.solve(values[x.number] for x in nodes)
+            change = [sum(map(mul, push, column)) for column in zip(*some, strict=True)]
+            moved = [x - dx for x, dx in zip(q if kind == "position" else v, change, strict=True)]
+            q, v = (moved, v) if kind == "position" else (q, moved)
+        return q, v
+
     def multipliers(self, step: Series, t: Any) -> list[Any]:
-        """Multipliers at a time: of dependent constraints those of least norm."""
+        """Multipliers at a time: of dependent constraints those of least norm.
+
+        Their series ends at a pole where the position is singular.
+        """
+        if self.singular:
+            here = self.expanded(t, step.at(step.q, t), step.at(step.v, t))
+            return [x[0] for x in here.lam]
         lam = step.at(step.lam, t)
         if len(self.kept) == len(self.equations.jac):
             return lam
@@ -472,6 +498,7 @@ class Reference:
         factors = Factors(_saddle(sparse(mass), sparse(jac), n))
         rhs = [mpfr(0)] * (n + len(jac) - 1)
         approach = sum(map(mul, jac[-1], v))
+        assert self.mechanism.restitution is not None
         change = factors.solve([*rhs, -(1 + self.mechanism.restitution) * approach])
         return [x + dx for x, dx in zip(v, change, strict=False)]
 
@@ -501,7 +528,7 @@ def _recurrence(graph: Graph, known: dict[int, list[Any]], constant: set[int], i
     """What appends the coefficient of order k of a node, those of its operands being known."""
     kind, a, b = graph.rows[i]
     out, x = known[i], known[a]
-    y = None if b is None else known[b]
+    y = known[a if b is None else b]
     fixed, fixed2 = a in constant, b in constant
     if kind == "add":
         if fixed:
@@ -548,18 +575,22 @@ class Jet(NamedTuple):
 
 
 def jets(
-    run: Callable[[list[Any]], list[Any]], mechanism: Mechanism, increment: Any = INCREMENT
+    run: Callable[[list[Any]], list[Any]],
+    mechanism: Mechanism,
+    by: Sequence[str],
+    increment: Any = INCREMENT,
 ) -> Jet:
     """Derivatives of a run's numbers by central differences in extended precision.
 
     Args:
         run: numbers from values of all parameters.
-        mechanism: whose values, and by which of them.
+        mechanism: whose values.
+        by: names of those by which derivatives are taken.
         increment: of differences, relative to a value, or absolute where it is zero.
     """
-    names, count = [*mechanism.values], len(mechanism.by)
+    names, count = [*mechanism.values], len(by)
     base = [mpfr(x) for x in mechanism.values.values()]
-    places = [names.index(x) for x in mechanism.by]
+    places = [names.index(x) for x in by]
     sizes = [increment * (abs(base[i]) or 1) for i in places]
 
     def moved(*changes: tuple[int, int]) -> list[Any]:
