@@ -166,8 +166,8 @@ def _page(one: dict[str, Any], records: list[Record]) -> str:
     name, kinds = one["mechanism"], ", ".join(one["kinds"]).capitalize()
     lines = [
         f"# {name.replace('-', ' ').capitalize()}", "", one["summary"], "",
-        f"{kinds}. Source: {one['source']}. The declaration is the class with `name = \"{name}\"` in "
-        f"`benchmarks/suite/`, the reference `docs/data/suite/{name}.json`. "
+        f"{kinds}. Source: {one['source']}. The declaration is the class with `name = \"{name}\"` "
+        f"in `benchmarks/suite/`, the reference `docs/data/suite/{name}.json`. "
         "[All mechanisms](../suite.md).", "",
     ]  # fmt: skip
     values = [[k, f"{v:g}", "yes" if k in one["by"] else ""] for k, v in one["values"].items()]
