@@ -120,16 +120,18 @@ def identify(
         task = prepared(model, unknowns, experiments, channels, intervals, priors)
         key = jax.random.key(0) if key is None else key
         first = guesses(task, unknowns, starts, spread, key)
-        first = first[usable(task, first, raw_names_of(unknowns), experiments)]
         values = repeated(task.fit.samples(), first.shape[0])
+        names = raw_names_of(unknowns)
+        first, values, begun = usable(task, first, values, names, experiments)
         with tqdm(total=steps, disable=not progress, unit="step") as bar:
             ended = estimate(
-                task.fit, first, values, task.counts, steps=steps,
+                task.fit, first, values, task.counts, steps=steps, begun=begun,
                 callback=lambda taken: bar.update(int(taken.max()) - bar.n),
             )  # fmt: skip
     best = _best(ended, task.counts)
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)
-    result = identification(task, unknowns, best, experiments)
+    guessed = [jax.tree.map(lambda a: a[0], r.made) for r in begun.runs]
+    result = identification(task, unknowns, best, guessed, experiments)
     for found in result.findings:
         warnings.warn(f"identify: {found.message}", RuntimeWarning, stacklevel=2)
     return dataclasses.replace(result, wall_seconds=time.perf_counter() - began)
@@ -159,7 +161,7 @@ def _best(ended: Ended, counts: SampleCounts) -> Ended:
             f"{ended.cost[best]:.6g}; the derivatives do not describe it: a channel or the model "
             "jumps, or is made of integers. Smooth it, or start elsewhere."
         )
-    return Ended(*(x[best] for x in ended))
+    return ended.one(best)
 
 
 def _check_search(*, steps: Any, starts: Any, intervals: Any, spread: Any, key: Any) -> None:

@@ -20,15 +20,11 @@ from jaxdae.identification.findings import (
 )
 from jaxdae.identification.fit import names_of, Predictions, raw_names_of, values_of
 from jaxdae.identification.least_squares import (
-    Data,
     Ended,
-    linearized,
     NOISE_TOLERANCE,
-    repeated,
 )
 from jaxdae.identification.preparation import Piece, Task
 from jaxdae.identification.uncertainty import (
-    condensed,
     open_entries,
     propagated,
     round_off,
@@ -254,16 +250,19 @@ def _estimate(value: float, error: float) -> str:
     return f"{value:.6g} ± {error:.2g}{relative}"
 
 
-def identification(task: Task, params, ended: Ended, experiments) -> Identification:
-    """Everything that the best fit, as it `ended`, says; `params` is the first guess."""
-    fit, x = task.fit, jnp.asarray(ended.x)
-    one = lambda a: jnp.asarray(a, x.dtype)[None]  # noqa: E731
-    given = Data(repeated(fit.samples(), 1), one(ended.noise), one(1.0))
-    jac = np.asarray(linearized(fit, x[None], given)[1][0])
+def identification(
+    task: Task, params, ended: Ended, guessed: list[Predictions], experiments
+) -> Identification:
+    """Everything that the best fit, as it `ended`, says.
+
+    `params` is the first guess, and `guessed` what the model says with it.
+    """
+    fit, x = task.fit, jnp.asarray(ended.x, task.x.dtype)
     kept = ~fit.node_entries
+    weighted = ended.found.weighted(ended.noise, 1.0)
+    found, made = sensitivity(weighted, fit.units(np.asarray(x))), ended.made
     units = fit.units(np.asarray(x))[kept]
-    rows = condensed(jac, ~kept, fit.gap_count)
-    found, made = sensitivity(rows, units), task.made(x)
+    singular = _singularities(task, x, made, guessed, raw_names_of(params), experiments)
     data = _data(task, made, ended, experiments)
     covariance, errors = propagated(found, np.asarray(jax.jacfwd(fit.values)(x))[:, kept])
     raw, names = fit.raw(x), names_of(params)
@@ -312,7 +311,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         sensors=tuple(lines[i] for i in range(len(experiments))),
         data=data,
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
-        singular_positions=_singularities(task, x, raw_names_of(params), experiments),
+        singular_positions=singular,
         steps=int(ended.steps),
         stop_reason=_stop_reason(ended),
         wall_seconds=0.0,
@@ -338,10 +337,12 @@ def _lines(task: Task, shared: Mapping[str, Any], own) -> dict[str, SensorLine]:
     return {n: SensorLine(*map(float, sensors.line(i, shared, own))) for i, n in rows}
 
 
-def _singularities(task: Task, x, names, experiments) -> tuple[SingularPositions, ...]:
+def _singularities(
+    task: Task, x, made, guessed, names, experiments
+) -> tuple[SingularPositions, ...]:
     """With the estimate, or else with the guess: a fit may lose what vanishes with a parameter."""
-    passed = lambda x: singular_positions(task, x, task.made(x), names, experiments)  # noqa: E731
-    return passed(x) or tuple(one._replace(guessed=True) for one in passed(task.x))
+    passed = lambda x, made: singular_positions(task, x, made, names, experiments)  # noqa: E731
+    return passed(x, made) or tuple(x._replace(guessed=True) for x in passed(task.x, guessed))
 
 
 def _moved(starts: Mapping[int, Any], experiments: Sequence[Experiment]) -> dict[str, float]:
