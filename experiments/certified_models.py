@@ -99,7 +99,7 @@ def main(out: Path, names: list[str], *, backends: bool) -> None:
     claims = [
         Claim(
             f"Of {len(last)} models {sum(x.passed for x in last.values())} are certified, by "
-            f"default or with the steps that the certificate advises; the least number of digits is "
+            "default or with the steps that the certificate advises; the least number of digits is "
             f"{least.digits:.1f}, of {least.model}.",
             all(x.passed for x in last.values()),
         ),

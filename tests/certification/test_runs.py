@@ -58,13 +58,11 @@ class WithoutGamma(Multipliers):
     def rate_and_multipliers(self, system, t, y, u):
         dynamics = jaxdae.evaluate(system, t, y.q, y.v, y.w, u)
         found = constraint_residuals(system, t, y.q, y.v)
+        assert self.stabilization is not None
         wanted = self.stabilization(t, y.q, y.v, found.phi, found.phi_dot)
-        inverse = jnp.linalg.inv(dynamics.mass)
-        lam = jnp.linalg.solve(
-            dynamics.jac @ inverse @ dynamics.jac.T,
-            dynamics.jac @ inverse @ dynamics.force - wanted,
-        )
-        rate = State(y.v, inverse @ (dynamics.force - dynamics.jac.T @ lam), y.w)
+        inverse, jac = jnp.linalg.inv(dynamics.mass), dynamics.jac
+        lam = jnp.linalg.solve(jac @ inverse @ jac.T, jac @ inverse @ dynamics.force - wanted)
+        rate = State(y.v, inverse @ (dynamics.force - jac.T @ lam), y.w)
         return rate, lam
 
 
@@ -117,8 +115,8 @@ def test_a_chaotic_motion_costs_digits_and_has_a_horizon():
         start = State(jnp.array([2.5, 2.0]), jnp.zeros(2))
         return simulate(system, Multipliers(), start, t1=30.0, dt=0.01).q[-1, 0]
 
-    found = certify(function, DoublePendulum(*map(jnp.asarray, (1.3, 0.7, 0.9, 0.6, 9.81))),
-                    backends=False)  # fmt: skip
+    system = jax.tree.map(jnp.asarray, DoublePendulum())
+    found = certify(function, system, backends=False)
     assert found.fault == "growth"
     assert found.growth is not None
     # Its exponent is between 0.3 and 3 1/s: half of 15.7 digits are lost in 6 to 30 s.
@@ -139,7 +137,7 @@ def test_coarse_tolerances_are_not_followed():
 @pytest.mark.slow
 def test_a_near_singular_position_is_named():
     """A slider-crank with links of nearly equal length, through the position where they fold."""
-    system = SliderCrank(crank_length=jnp.array(1.0), rod_length=jnp.array(1.0 + 1e-6))
+    system = jax.tree.map(jnp.asarray, SliderCrank(crank_length=1.0, rod_length=1.0 + 1e-6))
     q, v = system.start()
 
     def function(s):
