@@ -1,4 +1,4 @@
-"""Runs as code for programs without Python: object files with C headers, WebAssembly."""
+"""Runs as code for programs without Python: object files with C headers, WebAssembly, FMUs."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.control.base import AbstractDynamicController, closed_loop
+from jaxdae.exports.held_input import HeldInput
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.base import holding_rank
 from jaxdae.kernels.export.interface import identifiers, Interface, structure, StructureField
@@ -62,15 +63,16 @@ _READ: dict[str, tuple[str, Callable]] = {
     "kinetic_energy": ("kinetic energy [J]", derived_quantities.kinetic_energy),
     "potential_energy": ("potential energy [J]", derived_quantities.potential_energy),
 }
-_STATE = ("q", "v", "w")
+STATE_QUANTITIES = ("q", "v", "w")
 
 
 class ExportedFiles(NamedTuple):
     """Files of an exported run.
 
     Args:
-        code: object file, or module of WebAssembly.
-        header: of C; of a module of WebAssembly the module of JavaScript.
+        code: object file, module of WebAssembly, or Functional Mock-up Unit.
+        header: of C; of a module of WebAssembly the module of JavaScript; of a Functional Mock-up
+            Unit the same file, which has its description.
     """
 
     code: Path
@@ -92,6 +94,7 @@ def export(
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     saveat: diffrax.SaveAt | None = None,
     controller: Callable | AbstractDynamicController | None = None,
+    inputs: Any = None,
     start_tolerance: float | None = START_TOLERANCE,
     max_steps: int = MAX_STEPS,
     quantities: Sequence[str] = (),
@@ -110,7 +113,13 @@ def export(
       linker, and `NAME.h`. It needs no library and keeps no memory but its stack.
     - `"wasm32"`: `NAME.wasm` and `NAME.js`, a module for pages that names inputs and results.
 
-    The last needs the linker of the extra `export`.
+    - `"fmi3"` and `"fmi2"`: `NAME.fmu`, a Functional Mock-up Unit (FMI 3.0 or 2.0) for model
+      exchange and co-simulation, with the equations of motion, one step of the solver of length
+      `dt`, and derivatives of both: `df = A dx + B du + C dp` by `GetDirectionalDerivative`, and
+      its transpose by `GetAdjointDerivative` of FMI 3.0 (Modelica Association, Functional Mock-up
+      Interface Specification). It has a library for this machine, and C sources.
+
+    WebAssembly needs the linker of the extra `export`, an FMU a C compiler, which that brings too.
 
     Args:
         system: what moves.
@@ -118,15 +127,18 @@ def export(
         state: start; the code takes others of its precision and shapes.
         directory: folder for the files, which is made.
         name: of the function and the files, an identifier of C.
-        target: the machine.
+        target: the machine, or the version of FMI.
         t0: start time [s].
-        t1: end time [s].
-        dt: step [s], as of `simulate`.
+        t1: end time [s]; of an FMU that of the experiment which it proposes.
+        dt: step [s], as of `simulate`; of an FMU the longest step in co-simulation.
         solver: an explicit Runge-Kutta method of diffrax, or `jaxdae.solvers.RK4`.
         stepsize_controller: `diffrax.PIDController`, the default where there is no `dt`.
         saveat: which states are saved, as of `simulate`; the end is given in any case.
         controller: `u = controller(t, q, v, w)`, as of `simulate`.
-        start_tolerance: largest constraint residual of the start given here, as of `simulate`.
+        inputs: in place of a controller: the control input `u` as the system takes it, which
+            becomes an input with these values at first, and stays as it is during a run or step.
+        start_tolerance: largest constraint residual of the start given here, as of `simulate`. An
+            FMU holds its own starts to it.
         max_steps: largest number of adaptive steps.
         quantities: what each state has beside `q`, `v`, `w`: `"u"`, `"multipliers"`, `"phi"` and
             `"phi_dot"` (residuals of the constraints), `"energy"`, `"kinetic_energy"`,
@@ -141,32 +153,49 @@ def export(
             installed.
         ValueError: for a target, name or quantity that does not exist, or arguments that `simulate`
             refuses.
-        ImportError: where the linker is not installed.
+        ImportError: where the linker or compiler is not installed.
         OSError: where the files cannot be written.
     """
     from jaxdae.kernels.export import objects
 
     refuse_events("export", events)
-    machine = objects.export_target(target)
+    fmi = {"fmi2": 2, "fmi3": 3}.get(target)
+    machine = None if fmi else objects.export_target(target)
     if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in _RESERVED.split():
         raise ValueError(
             f"name is {name!r}; a function of C has letters, digits and underscores, begins with a "
             "letter, and is no word of the language or function that moves its memory."
         )
+    controller = _with_inputs(controller, inputs)
     check_quantities(quantities, controller)
-    objects.check_linker(machine)
+    if machine is None:
+        _check_mockup(target, dt, saveat, stepsize_controller)
+        saveat = diffrax.SaveAt(t1=True)
+    else:
+        objects.check_linker(machine)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     problem, method = prepare(
-        system, formulation, state, t0=t0, t1=t1, dt=dt, solver=solver,
-        stepsize_controller=stepsize_controller, saveat=saveat, controller=controller,
-        adjoint=None, backend="plain", progress=False, throw=False, work=False,
-        start_tolerance=start_tolerance, max_steps=max_steps,
+        system, formulation, state, t0=t0, t1=t1 if fmi is None else t0 + dt, dt=dt,  # pyright: ignore
+        solver=solver, stepsize_controller=stepsize_controller, saveat=saveat,
+        controller=controller, adjoint=None, backend="plain", progress=False, throw=False,
+        work=False, start_tolerance=start_tolerance, max_steps=max_steps,
     )  # fmt: skip
     try:
         reason = machine_code.without_llvm() or unsuited(problem.formulation, method)
         if reason is not None:
             raise backends.UnsuitedError(reason)
+        if machine is None:
+            from jaxdae.exports.functional_mockup import mockup
+            from jaxdae.kernels.export.functional_mockup import archive
+
+            model = mockup(
+                problem, method, state, name, tuple(quantities), float(dt), (t0, t1),  # pyright: ignore
+                start_tolerance, _about_system(problem, method),
+            )  # fmt: skip
+            path = folder / f"{name}.fmu"
+            replace_file(path, archive(model, fmi))  # pyright: ignore
+            return ExportedFiles(path, path)
         exported = exported_run(problem, method, state, name, tuple(quantities))
     except backends.UnsuitedError as error:
         raise backends.BackendError(
@@ -180,11 +209,43 @@ def export(
     return ExportedFiles(*paths.values())
 
 
+def _with_inputs(controller, inputs: Any):
+    """The controller, or one that hands on inputs."""
+    if inputs is None:
+        return controller
+    if controller is not None:
+        raise ValueError(
+            "export is given a controller and inputs, and the control input can be one of both "
+            "only: add the inputs within the controller, as fields of it, or leave one out."
+        )
+    return HeldInput(jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), inputs))
+
+
+def _check_mockup(target: str, dt, saveat, stepsize_controller) -> None:
+    """That an FMU can hold a run with these settings."""
+    from jaxdae.kernels.export.functional_mockup import check_compiler
+
+    if dt is None or stepsize_controller is not None:
+        raise backends.BackendError(
+            f"target {target!r} holds steps of one length, for co-simulation, and the run has "
+            "adaptive steps: give dt and no stepsize_controller. In model exchange the importer's "
+            "solver chooses its own steps."
+        )
+    if saveat is not None:
+        raise ValueError(
+            f"target {target!r} saves nothing: whoever runs an FMU chooses when to read its "
+            "outputs. Leave saveat out."
+        )
+    if not 0.0 < dt < float("inf"):
+        raise ValueError(f"target {target!r} runs forward in time, and dt is {dt:g} s.")
+    check_compiler()
+
+
 def check_quantities(quantities: Sequence[str], controller) -> None:
     """That a state has these quantities beside coordinates, velocities and actuator states."""
     for name in quantities:
-        if name not in _READ or name in _STATE:
-            known = [x for x in _READ if x not in _STATE]
+        if name not in _READ or name in STATE_QUANTITIES:
+            known = [x for x in _READ if x not in STATE_QUANTITIES]
             raise ValueError(unknown_name("quantity", str(name), known))
         if name == "u" and controller is None:
             raise ValueError("there is no control input u without a controller; give one.")
@@ -199,6 +260,14 @@ def statuses() -> dict[str, int]:
     names = ("successful", "max_steps_reached", "nonfinite", "dt_min_reached")
     codes = {x: int(end._value) for x, end in zip(names, ends, strict=True)}
     return codes | {"invalid_times": INVALID_TIMES}
+
+
+def _about_system(problem: Problem, method: Method) -> str:
+    inner = getattr(problem.system, "inner", problem.system)
+    return (
+        f"{type(inner).__name__}, {type(problem.formulation).__name__}, steps of "
+        f"{type(parts_of(method.solver).method).__name__}, by jaxdae {__version__}."
+    )
 
 
 def _about(problem: Problem, method: Method) -> list[str]:
@@ -234,7 +303,8 @@ class Inputs(NamedTuple):
             leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(part, eqx.is_array))
             # A run backward in time has the inputs of one forward (`InDirection`).
             place = lambda path: re.sub(r"(\.stabilization)+", r"\1", jax.tree_util.keystr(path))  # noqa: E731
-            named += [(label + place(path), x) for path, x in leaves]
+            head = "" if isinstance(part, HeldInput) else label
+            named += [(head + place(path), x) for path, x in leaves]
         names = identifiers(label for label, _ in named)
         return [
             StructureField(name, label, x.shape, np.asarray(x))
@@ -278,11 +348,26 @@ def refuse_events(who: str, events: Any) -> None:
     )
 
 
-def exported_run(problem: Problem, method: Method, state: State, name: str, quantities):
-    """A run as a kernel, and programs of what surrounds it."""
-    from jaxdae.kernels.export.entry import Exported
-    from jaxdae.kernels.tracing.trace import UnsupportedOperationError
+class PlannedRun(NamedTuple):
+    """A run with its kernel, which is not made yet.
 
+    Args:
+        problem: what is integrated, with the rank of its constraints held.
+        plan: the kernel.
+        saved: times that are saved, or `None`.
+    """
+
+    problem: Problem
+    plan: KernelPlan
+    saved: Any
+
+
+def planned_run(problem: Problem, method: Method) -> PlannedRun:
+    """The kernel of a run that is called with other starts and parameters.
+
+    Raises:
+        UnsuitedError: for a run that no kernel can be.
+    """
     times = problem.times
     formulation = holding_rank(problem.formulation, problem.system, times.start, problem.state)
     problem = problem._replace(formulation=formulation)
@@ -295,21 +380,30 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
         raise backends.UnsuitedError(
             "adaptive steps end at times known beforehand, for which compiled runs have no argument"
         )
+    return PlannedRun(problem, plan, sub.ts if plan.saving.times else None)
+
+
+def exported_run(problem: Problem, method: Method, state: State, name: str, quantities):
+    """A run as a kernel, and programs of what surrounds it."""
+    from jaxdae.kernels.export.entry import Exported
+    from jaxdae.kernels.tracing.trace import UnsupportedOperationError
+
+    problem, plan, saved = planned_run(problem, method)
     run, inputs = plan.integration(counted=False), Inputs.of(problem, state)
     projection = between_steps(method.solver)
-    names = (*_STATE, *quantities)
+    names = (*STATE_QUANTITIES, *quantities)
     try:
         begin = _begin(inputs, plan, method)
-        read_end = _row_program("read_end", names, plan, None)
+        read_end = row_program("read_end", names, plan, None)
         between = projection is not None and plan.saving.times
-        read_row = _row_program("read_row", names, plan, projection) if between else read_end
+        read_row = row_program("read_row", names, plan, projection) if between else read_end
     except UnsupportedOperationError as error:
         raise backends.UnsuitedError(
-            f"the start or the states of {type(formulation).__name__} cannot be computed by a "
+            f"the start or the states of {type(problem.formulation).__name__} cannot be computed by a "
             f"kernel: {error}"
         ) from None
-    given = time_fields(times, sub.ts if plan.saving.times else None)
-    shapes = jax.eval_shape(lambda *x: _read(names, plan, None, *x), *_of_a_state(plan))
+    given = time_fields(problem.times, saved)
+    shapes = jax.eval_shape(lambda *x: read_quantities(names, plan, None, *x), *of_a_state(plan))
     states = [StructureField(x, _READ[x][0], y.shape) for x, y in zip(names, shapes, strict=True)]
     interface = Interface(
         name, np.dtype(plan.dtype), structure("inputs", inputs.fields()),
@@ -350,13 +444,13 @@ class _Parts(NamedTuple):
     controller: Any
 
 
-def _of_a_state(plan: KernelPlan) -> list[jax.ShapeDtypeStruct]:
+def of_a_state(plan: KernelPlan) -> list[jax.ShapeDtypeStruct]:
     """Time, a state of the integration, and its parameters."""
     shapes = (), (plan.states,)
     return [*(jax.ShapeDtypeStruct(x, plan.dtype) for x in shapes), *plan.shapes]
 
 
-def _read(names, plan: KernelPlan, projection, t, y, *parameters) -> list[jax.Array]:
+def read_quantities(names, plan: KernelPlan, projection, t, y, *parameters) -> list[jax.Array]:
     """Quantities of a state, which a projection may take onto the constraints before."""
     parts = _Parts(*plan.combined(plan.packing.unpacked(parameters))[0])
     tree = plan.unravel(y)
@@ -366,15 +460,15 @@ def _read(names, plan: KernelPlan, projection, t, y, *parameters) -> list[jax.Ar
     return [x[0] if len(x) == 1 else jnp.concatenate([y.ravel() for y in x]) for x in each]
 
 
-def _row_program(name: str, names, plan: KernelPlan, projection):
+def row_program(name: str, names, plan: KernelPlan, projection):
     """The same as a program of a kernel; `None` where quantities are what is integrated."""
     from jaxdae.kernels.tracing.subprograms import Subprogram
     from jaxdae.kernels.tracing.trace import scalarize
 
     def read(*x):
-        values = _read(names, plan, projection, *x)
+        values = read_quantities(names, plan, projection, *x)
         return [jnp.concatenate([y.ravel().astype(plan.dtype) for y in values])]
 
-    program = scalarize(read, *_of_a_state(plan), loops=True, signed=True)
+    program = scalarize(read, *of_a_state(plan), loops=True, signed=True)
     same = np.arange(1, 1 + plan.states)  # nodes of the inputs come first
     return None if np.array_equal(program.outputs, same) else Subprogram(name, program)
