@@ -16,9 +16,11 @@ _GLOBAL = re.compile(
     r"@([\w.]+) = internal unnamed_addr constant \[(\d+) x ([\w ]+)\] \[(.*)\](?:, align \d+)?$"
 )
 _TYPES = {"double": "double", "i64": "uint64_t", "i32": "uint32_t", "i1": "int", "ptr": "char *",
-          "i8": "uint8_t", "void": "void"}  # fmt: skip
-_TRIPLE = "{double, double, double}"
-_TRIPLE_NAME = "three_numbers"
+          "i8": "uint8_t", "void": "void", "pair": "kernel_pair",
+          "triple": "kernel_triple"}  # fmt: skip
+# Several numbers that a function returns.
+_STRUCTURES = {"{double, double}": ("pair", 2), "{double, double, double}": ("triple", 3)}
+_SIZES = dict(_STRUCTURES.values())
 # What each comparison of numbers is in C; those that hold where an operand is no number are the
 # opposite of others.
 _COMPARED = {"oeq": "==", "olt": "<", "ole": "<=", "ogt": ">", "oge": ">="}
@@ -33,7 +35,7 @@ _INTRINSICS = {
     "copysign": "copysign", "minimum": "kernel_minimum", "maximum": "kernel_maximum",
 }  # fmt: skip
 
-PRELUDE = f"""#include <math.h>
+PRELUDE = """#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -43,16 +45,17 @@ PRELUDE = f"""#include <math.h>
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-typedef struct {{ double entry[3]; }} {_TRIPLE_NAME};
+typedef struct { double entry[2]; } kernel_pair;
+typedef struct { double entry[3]; } kernel_triple;
 
-static inline uint64_t kernel_bits(double x) {{ uint64_t y; memcpy(&y, &x, 8); return y; }}
-static inline double kernel_number(uint64_t x) {{ double y; memcpy(&y, &x, 8); return y; }}
-static inline double kernel_minimum(double a, double b) {{
+static inline uint64_t kernel_bits(double x) { uint64_t y; memcpy(&y, &x, 8); return y; }
+static inline double kernel_number(uint64_t x) { double y; memcpy(&y, &x, 8); return y; }
+static inline double kernel_minimum(double a, double b) {
   return a != a ? a : b != b ? b : a == b ? (signbit(a) ? a : b) : a < b ? a : b;
-}}
-static inline double kernel_maximum(double a, double b) {{
+}
+static inline double kernel_maximum(double a, double b) {
   return a != a ? a : b != b ? b : a == b ? (signbit(a) ? b : a) : a > b ? a : b;
-}}
+}
 """
 
 
@@ -89,6 +92,8 @@ def _constant(text: str, prefix: str) -> str:
 def _plain(text: str) -> str:
     """Without vectors of one entry."""
     text = re.sub(r"<1 x (\w+)>", r"\1", text)
+    for written, (name, _) in _STRUCTURES.items():
+        text = text.replace(written, name)
     return re.sub(r"splat \(\w+ ([^()]*)\)", r"\1", text)
 
 
@@ -143,7 +148,6 @@ class _Function:
 
     def __init__(self, text: str, prefix: str):
         head, *self._lines = _plain(text).split("\n")
-        head = head.replace(_TRIPLE, "triple")
         match = _HEAD.match(head.strip())
         assert match is not None, head
         self._kind, self.name, arguments = match.groups()
@@ -160,13 +164,12 @@ class _Function:
             f"{_register(x)}"
             for kind, x in self._arguments_of
         ]
-        kind = _TRIPLE_NAME if self._kind == "triple" else _TYPES[self._kind]
-        return f"static {kind} {pointer_of(self._prefix, self.name)}({', '.join(names) or 'void'})"
+        return f"static {_TYPES[self._kind]} {pointer_of(self._prefix, self.name)}({', '.join(names) or 'void'})"
 
     def text(self) -> str:
         """Its definition."""
         lines = [x.strip() for raw in self._lines for x in raw.split("\n")]
-        lines = [x.replace(_TRIPLE, "triple") for x in lines if x and x not in ("}", "entry:")]
+        lines = [x for x in lines if x and x not in ("}", "entry:")]
         self._note_cases(lines)
         self._block, body = "entry", []
         for line in lines:
@@ -295,13 +298,13 @@ class _Function:
         if operation == "insertelement":
             return _TYPES[kind], of(4, words[3])
         if operation == "extractvalue":
-            return "double", f"{self._word(words[2], 'triple')}.entry[{words[3]}]"
+            return "double", f"{_register(words[2])}.entry[{words[3]}]"
         if operation == "insertvalue":
-            entries = [f"{_register(words[2])}.entry[{i}]" for i in range(3)]
+            entries = [f"{_register(words[2])}.entry[{i}]" for i in range(_SIZES[kind])]
             if words[2] == "poison":
-                entries = ["0.0"] * 3
+                entries = ["0.0"] * len(entries)
             entries[int(words[5])] = of(4, "double")
-            return _TRIPLE_NAME, f"({_TRIPLE_NAME}){{{{{', '.join(entries)}}}}}"
+            return _TYPES[kind], f"({_TYPES[kind]}){{{{{', '.join(entries)}}}}}"
         raise AssertionError(words)
 
     def _comparison(self, operation: str, words: list[str]) -> str:
@@ -328,7 +331,7 @@ class _Function:
         assert match is not None, text
         kind, name, arguments = match.groups()
         each = [self._word(x, k) for k, x in _arguments(arguments)]
-        result = _TRIPLE_NAME if kind == "triple" else _TYPES[kind]
+        result = _TYPES[kind]
         if name.startswith("llvm.memcpy"):
             return result, f"memcpy({', '.join(each[:2])}, (size_t){each[2]})"
         if name.startswith("llvm.vector.reduce"):
