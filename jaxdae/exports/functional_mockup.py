@@ -10,7 +10,8 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.control.base import closed_loop
 from jaxdae.exports import variables
-from jaxdae.exports.export import (
+from jaxdae.exports.held_input import HeldInput
+from jaxdae.exports.run_programs import (
     Inputs,
     planned_run,
     PlannedRun,
@@ -18,7 +19,6 @@ from jaxdae.exports.export import (
     row_program,
     STATE_QUANTITIES,
 )
-from jaxdae.exports.held_input import HeldInput
 from jaxdae.exports.variables import Described
 from jaxdae.kernels.export import functional_mockup as unit
 from jaxdae.kernels.export.functional_mockup import Model, Variable
@@ -131,8 +131,8 @@ def mockup(
     programs = MockupPrograms(run, inputs, names)
     if programs.integration.problem.remembered:
         raise backends.UnsuitedError(
-            f"steps of {type(method.solver).__name__} depend on those before, and an FMU steps from "
-            "a state alone; give a one-step method, such as jaxdae.solvers.RK4()"
+            f"steps of {type(method.solver).__name__} depend on those before, and an FMU steps "
+            "from a state alone; give a one-step method, such as jaxdae.solvers.RK4()"
         )
     try:
         return _model(programs, own is None, name, step_size, ends, tolerance, about)
@@ -231,8 +231,8 @@ def _states(programs: MockupPrograms, direct: bool, start, count: int, outputs: 
     where = {int(node): i for i, node in enumerate(start.program.outputs)}
     exact = {k: where.get(first + k) for k in range(len(of_start))}
     taken = {i: k for k, i in exact.items() if i is not None}
-    own = ravel_pytree((problem.formulation.init(problem.system, problem.times.start, problem.state),
-                        None))[0]  # fmt: skip
+    init, t0 = problem.formulation.init, problem.times.start
+    own = ravel_pytree((init(problem.system, t0, problem.state), None))[0]
     named = _own_states(programs, of, direct)
     states = []
     for i in range(n):
@@ -255,14 +255,18 @@ def _own_states(programs: MockupPrograms, of, direct: bool) -> list[Described]:
     """What is integrated: coordinates, velocities, actuator states; or what a formulation has."""
     n, inner = programs.plan.states, programs.problem.state.w.size - programs.inputs.start.w.size
     if direct:
-        more = [Described(f"controller.state[{i}]", "state of the controller") for i in range(inner)]
+        more = [
+            Described(f"controller.state[{i}]", "state of the controller") for i in range(inner)
+        ]
         return variables.distinct([*of["q"], *of["v"], *of["w"], *more])
     tree = programs.plan.unravel(jnp.zeros(n, programs.plan.dtype))[0]
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     named = []
     for path, x in leaves:
         word = "".join(str(getattr(k, "name", getattr(k, "idx", ""))) for k in path) or "state"
-        one = Described(f"state.{variables.part_name(word)}", f"own state {word} of the formulation")
+        one = Described(
+            f"state.{variables.part_name(word)}", f"own state {word} of the formulation"
+        )
         named += variables.entries(one, x.shape)
     return variables.distinct(named)
 
@@ -280,7 +284,9 @@ def _parameters(programs: MockupPrograms) -> list[Variable]:
                     _inputs(system, x)
                     if whole
                     else variables.entries(
-                        Described(variables.in_declaration("u", part.u, path[1:])[0], "control input"),
+                        Described(
+                            variables.in_declaration("u", part.u, path[1:])[0], "control input"
+                        ),
                         x.shape,
                     )
                 )
@@ -291,9 +297,7 @@ def _parameters(programs: MockupPrograms) -> list[Variable]:
             kinds += [unit.INPUT if held else unit.TUNABLE] * len(each)
             values += np.ravel(np.asarray(x, np.float64)).tolist()
     named = variables.distinct(result)
-    return [
-        Variable(*x, kind, value) for x, kind, value in zip(named, kinds, values, strict=True)
-    ]
+    return [Variable(*x, kind, value) for x, kind, value in zip(named, kinds, values, strict=True)]
 
 
 def _inputs(system, u) -> list[Described]:

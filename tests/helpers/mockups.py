@@ -112,12 +112,12 @@ class Instance:
         """Derivatives of the states in model exchange."""
         n = len(self.mockup.states)
         self.fmu.setTime(t)
-        if self.is_third:
-            self.fmu.setContinuousStates(list(x))
-            return np.array(self.fmu.getContinuousStateDerivatives(n))
         given, rates = (np.ctypeslib.as_ctypes(np.array(z, float)) for z in (x, [0.0] * n))
-        self.fmu.setContinuousStates(given, n)
-        self.fmu.getDerivatives(rates, n)
+        self.fmu.setContinuousStates(given, len(x))
+        if self.is_third:
+            self.fmu.getContinuousStateDerivatives(rates, n)
+        else:
+            self.fmu.getDerivatives(rates, n)
         return np.array(rates)
 
     def along(self, unknowns, knowns, seed) -> np.ndarray:

@@ -27,8 +27,10 @@ _COMPARED = {"oeq": "==", "olt": "<", "ole": "<=", "ogt": ">", "oge": ">="}
 _OPPOSITE = {"une": "oeq", "ult": "oge", "ule": "ogt", "ugt": "ole", "uge": "olt"}
 _INTEGERS = {"eq": "==", "ne": "!=", "slt": "<", "sle": "<=", "sgt": ">", "sge": ">="}
 _UNSIGNED = {"ult": "<", "ule": "<=", "ugt": ">", "uge": ">="}
-_ARITHMETIC = {"fadd": "+", "fsub": "-", "fmul": "*", "fdiv": "/", "add": "+", "sub": "-",
-               "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<", "lshr": ">>"}  # fmt: skip
+_ARITHMETIC = {
+    "fadd": "+", "fsub": "-", "fmul": "*", "fdiv": "/", "add": "+", "sub": "-", "mul": "*",
+    "and": "&", "or": "|", "xor": "^", "shl": "<<", "lshr": ">>",
+}  # fmt: skip
 # Functions that numbers are put into; two of LLVM's, where NaN goes through, are written out.
 _INTRINSICS = {
     "fabs": "fabs", "floor": "floor", "ceil": "ceil", "rint": "rint", "sqrt": "sqrt", "fma": "fma",
@@ -73,7 +75,9 @@ def c_source(definitions: list[Definition], prefix: str) -> str:
     texts = [re.findall(r"^define .*?^\}", x, re.MULTILINE | re.DOTALL) for x in parts]
     functions = [_Function(x, prefix) for each in texts for x in each]
     heads = [f"{x.head()};" for x in functions]
-    return "\n\n".join([*dict.fromkeys(constants), "\n".join(heads), *(x.text() for x in functions)])
+    return "\n\n".join(
+        [*dict.fromkeys(constants), "\n".join(heads), *(x.text() for x in functions)]
+    )
 
 
 def pointer_of(prefix: str, name: str) -> str:
@@ -86,7 +90,8 @@ def _constant(text: str, prefix: str) -> str:
     assert match is not None, text[:200]
     name, count, kind, values = match.groups()
     entries = ", ".join(_value(x.split()[-1], kind, prefix) for x in values.split(","))
-    return f"static const {_TYPES[kind]} {prefix}{name.replace('.', '_')}[{count}] = {{{entries}}};"
+    head = f"static const {_TYPES[kind]} {pointer_of(prefix, name)}[{count}]"
+    return f"{head} = {{{entries}}};"
 
 
 def _plain(text: str) -> str:
@@ -102,7 +107,7 @@ def _value(word: str, kind: str, prefix: str) -> str:
     if word.startswith("%"):
         return _register(word)
     if word.startswith("@"):
-        return f"((char *)(uintptr_t){prefix}{word[1:].replace('.', '_')})"
+        return f"((char *)(uintptr_t){pointer_of(prefix, word[1:])})"
     if kind in ("double", "float"):
         return _literal(word)
     if word in ("poison", "zeroinitializer", "undef"):
@@ -164,7 +169,8 @@ class _Function:
             f"{_register(x)}"
             for kind, x in self._arguments_of
         ]
-        return f"static {_TYPES[self._kind]} {pointer_of(self._prefix, self.name)}({', '.join(names) or 'void'})"
+        name = pointer_of(self._prefix, self.name)
+        return f"static {_TYPES[self._kind]} {name}({', '.join(names) or 'void'})"
 
     def text(self) -> str:
         """Its definition."""
@@ -249,7 +255,9 @@ class _Function:
         operation = words[0]
         if operation == "alloca":
             kind, count = _TYPES[words[1]], words[3]
-            self._arrays.append(f"  {kind} room_{name}[{count}]; char *{name} = (char *)room_{name};")
+            self._arrays.append(
+                f"  {kind} room_{name}[{count}]; char *{name} = (char *)room_{name};"
+            )
             return []
         kind, value = self._value_of(operation, text, words)
         self._declared.setdefault(kind, []).append(name)

@@ -125,10 +125,15 @@ SIGNATURES = {
 def archive(model: Model, version: int) -> bytes:
     """The file `NAME.fmu`, with a library for this machine.
 
+    FMI 2.0 has no adjoint derivatives, whose programs are left out of it.
+
     Raises:
         ImportError: where there is no C compiler.
         MachineCodeError: where it refuses the sources.
     """
+    if version == 2:
+        forward = {k: x for k, x in model.programs.items() if not k.endswith("adjoint")}
+        model = model._replace(programs=forward)
     token = "{" + hashlib.sha256(_content(model).encode()).hexdigest()[:32] + "}"
     text = lambda name: package_files("jaxdae.kernels.export").joinpath("fmi", name).read_text()  # noqa: E731
     sources = {
@@ -253,7 +258,8 @@ def _model_source(model: Model, token: str) -> str:
     ]
     tables = f"""enum {{ {", ".join(_KINDS)} }};
 
-static const int model_values = VALUES, model_parameters = PARAMETERS, model_starts = STARTS;
+static const unsigned model_values = VALUES;
+static const int model_parameters = PARAMETERS, model_starts = STARTS;
 static const int model_positions = {model.positions}, model_sized = {model.sized};
 
 /* By value references: first values, what may set them, names. */
@@ -275,7 +281,8 @@ static const char *const model_constraint[RESIDUALS + 1] = {{
   {_words((_string(repr(x)) for x in [*model.constraints, ""]), 4)}
 }};"""
     head = f"/* The model {model.name}: its numbers and functions. */"
-    glue = [_glue(name, model) for name in SIGNATURES]
+    third = "adjoint" in model.programs
+    glue = [_glue(name, model) for name in SIGNATURES if third or not name.endswith("adjoint")]
     return "\n\n".join(
         [head, PRELUDE, "\n".join(defined), tables, c_source(module.definitions, _PREFIX), *glue,
          _step(model)]
@@ -394,31 +401,39 @@ def _experiment(model: Model) -> str:
     return f"  <DefaultExperiment{words}/>"
 
 
-_ABILITIES = {
-    "canGetAndSetFMUState": "true", "canSerializeFMUState": "true",
-}  # fmt: skip
+def _head(model: Model, version: str, **more) -> list[str]:
+    """The first lines of a description."""
+    words = _attributes(
+        fmiVersion=version, modelName=model.name, description=model.about, generationTool="jaxdae",
+        variableNamingConvention="structured", **more,
+    )  # fmt: skip
+    return ['<?xml version="1.0" encoding="UTF-8"?>', f"<fmiModelDescription{words}>"]
 
 
 def _description3(model: Model, token: str) -> str:
     """Of FMI 3.0."""
     places = _Places.of(model)
-    able = _attributes(modelIdentifier=model.name, **_ABILITIES, providesDirectionalDerivatives="true",
-                       providesAdjointDerivatives="true")  # fmt: skip
+    able = _attributes(
+        modelIdentifier=model.name, canGetAndSetFMUState="true", canSerializeFMUState="true",
+        providesDirectionalDerivatives="true", providesAdjointDerivatives="true",
+    )  # fmt: skip
     step = _attributes(canHandleVariableCommunicationStepSize="true",
                        fixedInternalStepSize=repr(model.step_size))  # fmt: skip
     lines = []
     for i, x in enumerate(model.variables):
         of = i - places.derivatives + 1 if places.derivatives <= i < places.outputs else None
-        words = _attributes(name=x.name, valueReference=i, description=x.about,
-                            **places.role(i, x), unit=x.unit, derivative=of, start=_start(x))  # fmt: skip
+        words = _attributes(
+            name=x.name, valueReference=i, description=x.about, **places.role(i, x), unit=x.unit,
+            derivative=of, start=_start(x),
+        )  # fmt: skip
         lines.append(f"    <Float64{words}/>")
     structure = _structure3(model, places)
     return "\n".join([
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f"<fmiModelDescription{_attributes(fmiVersion='3.0', modelName=model.name, instantiationToken=token, description=model.about, generationTool='jaxdae', variableNamingConvention='structured')}>",
+        *_head(model, "3.0", instantiationToken=token),
         f"  <ModelExchange{able}/>", f"  <CoSimulation{able}{step}/>",
         _units(model), _categories("LogCategories"), _experiment(model),
-        "  <ModelVariables>", *lines, "  </ModelVariables>", structure, "</fmiModelDescription>", "",
+        "  <ModelVariables>", *lines, "  </ModelVariables>", structure,
+        "</fmiModelDescription>", "",
     ])  # fmt: skip
 
 
@@ -441,9 +456,11 @@ def _known(model: Model, row: int) -> list[int]:
 
 def _structure3(model: Model, places: _Places) -> str:
     n, lines = len(model.states), []
-    line = lambda name, i, known: lines.append(  # noqa: E731
-        f"    <{name} valueReference=\"{i}\" dependencies=\"{' '.join(map(str, known))}\"/>"
-    )
+
+    def line(name: str, i: int, known: list[int]) -> None:
+        words = _attributes(valueReference=i) + f' dependencies="{" ".join(map(str, known))}"'
+        lines.append(f"    <{name}{words}/>")
+
     for i in range(1, n + 1):
         line("Output", i, [i])
     for k in range(len(model.outputs)):
@@ -459,8 +476,10 @@ def _structure3(model: Model, places: _Places) -> str:
 def _description2(model: Model, token: str) -> str:
     """Of FMI 2.0."""
     places = _Places.of(model)
-    able = _attributes(modelIdentifier=model.name, canGetAndSetFMUstate="true",
-                       canSerializeFMUstate="true", providesDirectionalDerivative="true")  # fmt: skip
+    able = _attributes(
+        modelIdentifier=model.name, canGetAndSetFMUstate="true", canSerializeFMUstate="true",
+        providesDirectionalDerivative="true",
+    )  # fmt: skip
     lines = []
     for i, x in enumerate(model.variables):
         of = i - places.derivatives + 2 if places.derivatives <= i < places.outputs else None
@@ -469,21 +488,23 @@ def _description2(model: Model, token: str) -> str:
         lines.append(f"    <ScalarVariable{words}><Real{real}/></ScalarVariable>")
     structure = _structure2(model, places)
     return "\n".join([
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f"<fmiModelDescription{_attributes(fmiVersion='2.0', modelName=model.name, guid=token, description=model.about, generationTool='jaxdae', variableNamingConvention='structured', numberOfEventIndicators='0')}>",
+        *_head(model, "2.0", guid=token, numberOfEventIndicators="0"),
         f"  <ModelExchange{able}/>",
         f'  <CoSimulation{able} canHandleVariableCommunicationStepSize="true"/>',
         _units(model), _categories("LogCategories"), _experiment(model),
-        "  <ModelVariables>", *lines, "  </ModelVariables>", structure, "</fmiModelDescription>", "",
+        "  <ModelVariables>", *lines, "  </ModelVariables>", structure,
+        "</fmiModelDescription>", "",
     ])  # fmt: skip
 
 
 def _structure2(model: Model, places: _Places) -> str:
     """Variables are numbered from 1 here."""
     n = len(model.states)
-    line = lambda i, known: (  # noqa: E731
-        f"      <Unknown index=\"{i + 1}\" dependencies=\"{' '.join(str(x + 1) for x in known)}\"/>"
-    )
+
+    def line(i: int, known: list[int]) -> str:
+        numbers = " ".join(str(x + 1) for x in known)
+        return f'      <Unknown index="{i + 1}" dependencies="{numbers}"/>'
+
     outputs = [line(i, [i]) for i in range(1, n + 1)]
     outputs += [line(places.outputs + k, _known(model, n + k)) for k in range(len(model.outputs))]
     derivatives = [line(places.derivatives + k, _known(model, k)) for k in range(n)]
@@ -491,9 +512,7 @@ def _structure2(model: Model, places: _Places) -> str:
     unknown += range(places.derivatives, places.parameters)
     initial = [f'      <Unknown index="{i + 1}"/>' for i in unknown]
     parts = {"Outputs": outputs, "Derivatives": derivatives, "InitialUnknowns": initial}
-    inside = [
-        x for name, each in parts.items() for x in (f"    <{name}>", *each, f"    </{name}>")
-    ]
+    inside = [x for name, each in parts.items() for x in (f"    <{name}>", *each, f"    </{name}>")]
     return "\n".join(["  <ModelStructure>", *inside, "  </ModelStructure>"])
 
 

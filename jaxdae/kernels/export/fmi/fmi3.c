@@ -1,4 +1,5 @@
 /* The interface of FMI 3.0, model exchange and co-simulation, on instances of a model. */
+#define WITH_ADJOINT
 #include "model.c"
 #include "instance.c"
 

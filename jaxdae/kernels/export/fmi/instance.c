@@ -125,7 +125,7 @@ static void refresh(instance *one) {
 static int known_reference(instance *one, unsigned reference) {
   if (reference < model_values) return 1;
   say(one, FAILED, "logStatusError", "there is no variable with the value reference %u; the last "
-      "one is %u.", reference, (unsigned)model_values - 1);
+      "one is %u.", reference, model_values - 1);
   return 0;
 }
 
@@ -354,6 +354,7 @@ static int directional(instance *one, const unsigned *unknowns, size_t of, const
   return all_finite(one, sensitivity, of);
 }
 
+#ifdef WITH_ADJOINT
 static int adjoint(instance *one, const unsigned *unknowns, size_t of, const unsigned *knowns,
                    size_t by, const double *seed, double *sensitivity) {
   double *bar = one->direction, *result = one->result, *value = one->data.value, of_time;
@@ -383,6 +384,7 @@ static int adjoint(instance *one, const unsigned *unknowns, size_t of, const uns
   for (size_t i = 0; i < by; i++) sensitivity[i] = result[knowns[i]];
   return all_finite(one, sensitivity, by);
 }
+#endif
 
 /* Copies of the state. */
 
