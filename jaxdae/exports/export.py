@@ -9,7 +9,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 
-from jaxdae.control.base import AbstractDynamicController
+from jaxdae.control.base import AbstractDynamicController, ControlledSystem
 from jaxdae.exports.functional_mockup import mockup
 from jaxdae.exports.held_input import HeldInput
 from jaxdae.exports.run_programs import check_quantities, exported_run, refuse_events, statuses
@@ -212,19 +212,24 @@ def _check_mockup(target: str, dt, saveat, stepsize_controller) -> None:
     check_compiler()
 
 
+def _names(problem: Problem) -> str:
+    """Of the classes of system and formulation."""
+    system = problem.system
+    inner = system.inner if isinstance(system, ControlledSystem) else system
+    return f"{type(inner).__name__}, {type(problem.formulation).__name__}"
+
+
 def _about_system(problem: Problem, method: Method) -> str:
-    inner = getattr(problem.system, "inner", problem.system)
     return (
-        f"{type(inner).__name__}, {type(problem.formulation).__name__}, steps of "
+        f"{_names(problem)}, steps of "
         f"{type(parts_of(method.solver).method).__name__}, by jaxdae {__version__}."
     )
 
 
 def _about(problem: Problem, method: Method) -> list[str]:
-    system, formulation, *_ = problem
     steps = "adaptive" if problem.times.grid is None else f"{len(problem.times.grid) - 1} fixed"
     return [
-        f"A run of {type(system).__name__}, {type(formulation).__name__}, with {steps} steps of "
+        f"A run of {_names(problem)}, with {steps} steps of "
         f"{type(parts_of(method.solver).method).__name__}, by jaxdae {__version__}.",
         "",
         "The start is integrated as it is: whether it satisfies the constraints is not checked.",

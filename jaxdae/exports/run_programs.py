@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.control.base import closed_loop
 from jaxdae.exports.held_input import HeldInput
+from jaxdae.exports.variables import Described, entries_in_words, in_declaration
 from jaxdae.formulations.base import holding_rank
 from jaxdae.kernels.export.interface import identifiers, Interface, structure, StructureField
 from jaxdae.names import unknown_name
@@ -43,6 +44,7 @@ _READ: dict[str, tuple[str, Callable]] = {
     "potential_energy": ("potential energy [J]", derived_quantities.potential_energy),
 }
 STATE_QUANTITIES = ("q", "v", "w")
+_START = {x: _READ[x][0] for x in STATE_QUANTITIES}
 
 
 def check_quantities(quantities: Sequence[str], controller) -> None:
@@ -81,19 +83,34 @@ class Inputs(NamedTuple):
         return cls(state, (system, problem.formulation, controller))
 
     def fields(self) -> list[StructureField]:
-        """All arrays, by their places."""
-        named = [("q", self.start.q), ("v", self.start.v), ("w", self.start.w)]
+        """All arrays, by their places, with what their declaration says of them."""
+        system = self.parts[0]
+        named = [
+            (name, x, entries_in_words(f"{name}, {words} at the start", system, name, x.size))
+            for (name, words), x in zip(_START.items(), self._start, strict=True)
+        ]
         for label, part in zip(("system", "formulation", "controller"), self.parts, strict=True):
             leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(part, eqx.is_array))
             # A run backward in time has the inputs of one forward (`InDirection`).
             place = lambda path: re.sub(r"(\.stabilization)+", r"\1", jax.tree_util.keystr(path))  # noqa: E731
             head = "" if isinstance(part, HeldInput) else label
-            named += [(head + place(path), x) for path, x in leaves]
-        names = identifiers(label for label, _ in named)
+            for path, x in leaves:
+                words = "control input"
+                if not head:
+                    words = entries_in_words(words, system, "u", x.size)
+                else:
+                    words = Described(*in_declaration(label, part, path)).words
+                where = head + place(path)
+                named.append((where, x, f"{where}: {words}" if words else where))
+        names = identifiers(label for label, *_ in named)
         return [
-            StructureField(name, label, x.shape, np.asarray(x))
-            for name, (label, x) in zip(names, named, strict=True)
+            StructureField(name, about, x.shape, np.asarray(x))
+            for name, (_, x, about) in zip(names, named, strict=True)
         ]
+
+    @property
+    def _start(self) -> tuple:
+        return self.start.q, self.start.v, self.start.w
 
     def replaced(self, arrays) -> "Inputs":
         """The same with other arrays."""
@@ -167,6 +184,16 @@ def planned_run(problem: Problem, method: Method) -> PlannedRun:
     return PlannedRun(problem, plan, sub.ts if plan.saving.times else None)
 
 
+def _words(name: str, system, sizes: dict[str, int], value) -> str:
+    """What is said of a quantity of a state, with labels and units of the system."""
+    words = _READ[name][0]
+    if name in sizes:
+        words = entries_in_words(words, system, name, sizes[name])
+        own = value.size - sizes[name]
+        return f"{words}; the last {own} are those of the controller" if own else words
+    return entries_in_words(words, system, name, value.size) if name == "u" else words
+
+
 def exported_run(problem: Problem, method: Method, state: State, name: str, quantities):
     """A run as a kernel, and programs of what surrounds it."""
     from jaxdae.kernels.export.entry import Exported
@@ -188,7 +215,11 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
         ) from None
     given = time_fields(problem.times, saved)
     shapes = jax.eval_shape(lambda *x: read_quantities(names, plan, None, *x), *of_a_state(plan))
-    states = [StructureField(x, _READ[x][0], y.shape) for x, y in zip(names, shapes, strict=True)]
+    sizes, system = {"q": state.q.size, "v": state.v.size, "w": state.w.size}, inputs.parts[0]
+    states = [
+        StructureField(x, _words(x, system, sizes, y), y.shape)
+        for x, y in zip(names, shapes, strict=True)
+    ]
     interface = Interface(
         name, np.dtype(plan.dtype), structure("inputs", inputs.fields()),
         structure("times", given), structure("state", states), plan.rows,

@@ -171,6 +171,25 @@ def of_system(system: Any, quantity: str, count: int) -> list[Described]:
     return result
 
 
+# More entries than this are not listed.
+_MOST_LISTED = 24
+
+
+def entries_in_words(words: str, system: Any, quantity: str, count: int) -> str:
+    """What a vector of a state is, and its entries that have labels or units."""
+    described = of_system(system, quantity, count) if 0 < count <= _MOST_LISTED else []
+    labels = label_field(system.labels(), _LEVELS[quantity][0], count, lambda _: "")
+    if quantity == "v" and not has_rate(system):
+        labels = label_field(system.labels(), "coordinates", count, lambda _: "")
+    if not any(labels) and not any(x.unit for x in described):
+        return words
+    each = [
+        f"{label or i} [{x.unit}]" if x.unit else f"{label or i}"
+        for i, (label, x) in enumerate(zip(labels, described, strict=False))
+    ]
+    return f"{words}: {', '.join(each)}" if each else words
+
+
 def of_constraints(system: Any, quantity: str, count: int, positions: int) -> list[Described]:
     """Multipliers, or residuals of the constraints."""
     labels = system.labels()
