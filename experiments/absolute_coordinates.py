@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,3 +131,25 @@ def difference(system: mb.Multibody, state: jaxdae.State) -> float:
     same = begun(system, state.q, state.v)
     found = accelerations(absolute(system), same.q, same.v)
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+def difference_in_motion(system: mb.Multibody, state: jaxdae.State, t1: float) -> float:
+    """How far poses of bodies in both coordinates are apart at most [m, and entries of turns].
+
+    Both motions are of the same equations to the tolerance of the steps, 1e-10.
+
+    Args:
+        system: one for which `is_suited`.
+        state: a consistent state of it.
+        t1: end [s].
+    """
+    both = (system, state), (absolute(system), begun(system, state.q, state.v))
+    poses = []
+    for one, start in both:
+        run = jaxdae.simulate(
+            one, jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0)), start, t1=t1,
+            stepsize_controller=diffrax.PIDController(rtol=1e-10, atol=1e-10),
+        )  # fmt: skip
+        rows = jax.vmap(lambda q, v, one=one: state_of_bodies(one, q, v).q)
+        poses.append(np.asarray(jax.jit(rows)(run.q, run.v)))
+    return float(np.abs(poses[0] - poses[1]).max())

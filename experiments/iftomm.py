@@ -160,9 +160,10 @@ def governor_start() -> jaxdae.State:
     return jaxdae.State(q, jnp.array([SPIN, 0.0, 0.0, 0.0]))
 
 
-def governor_rates(t: float, y) -> list:
+def governor_rates(t: float, y, xp=np) -> list:
     """Rates of turn, height and opening and of their rates, from equations derived by hand.
 
+    `xp` is `numpy`, or `jax.numpy` where they are differentiated.
     With the rods' moments `I` about their hinges and `I0` about themselves, the length `d` of a
     spring and its force `F = k (d - d0) + c d'`, and the opening `b` of both rods:
 
@@ -175,9 +176,9 @@ def governor_rates(t: float, y) -> list:
     rod = ROD * (LENGTH**2 + WIDTH**2) / 12 + ROD * LENGTH**2 / 4 + BALL * LENGTH**2
     fixed = own + BLOCK * SLIDER**2 / 6
     _, s, b, spin, s_dot, b_dot = y
-    sin, cos = np.sin(b), np.cos(b)
+    sin, cos = xp.sin(b), xp.cos(b)
     up, out = LENGTH - 0.5 * LENGTH * cos - s, 0.5 * LENGTH * sin
-    d = np.hypot(up, out)
+    d = xp.hypot(up, out)
     by_b, by_s = 0.5 * LENGTH * (out * cos + up * sin) / d, -up / d
     force = STIFFNESS * (d - RELAXED) + DAMPING * (by_b * b_dot + by_s * s_dot)
     opening = (rod - own) * sin * cos * spin**2 - force * by_b
@@ -192,7 +193,12 @@ def governor_motion(times, **options) -> np.ndarray:
     """Turn, height and opening of the governor by SciPy, shape `(3, times)`."""
     settings = {"method": "Radau", "rtol": 1e-11, "atol": 1e-13} | options
     y0 = [0.0, HEIGHT, OPENING, SPIN, 0.0, 0.0]
-    found = solve_ivp(governor_rates, (0.0, times[-1]), y0, t_eval=times, **settings)
+    # SciPy's own differences scale their steps by what they find: by `turn`, on which nothing
+    # depends, they grow until they overflow.
+    jacobian = jax.jit(jax.jacfwd(lambda t, y: jnp.stack(governor_rates(t, y, jnp)), argnums=1))
+    found = solve_ivp(
+        governor_rates, (0.0, times[-1]), y0, t_eval=times, jac=jacobian, **settings
+    )  # fmt: skip
     return found.y[:3]
 
 

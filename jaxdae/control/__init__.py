@@ -40,6 +40,7 @@ from jaxdae.control.limits import (
     Saturation as Saturation,
 )
 from jaxdae.control.plant import Decoupling as Decoupling, Plant as Plant
+from jaxdae.control.recorded import Recorded as Recorded
 from jaxdae.control.references import MinimumJerk as MinimumJerk
 from jaxdae.control.relative_degree import (
     relative_degree as relative_degree,

@@ -12,6 +12,7 @@ from jaxdae.control.base import AbstractHybridController
 from jaxdae.names import unknown_name
 from jaxdae.solvers.clocks import Listed, time_tolerance
 
+HELD = "held"
 LINEAR, CUBIC, B_SPLINE = KINDS = ("linear", "cubic", "b-spline")
 
 
@@ -76,11 +77,11 @@ class Held(_AbstractInput):
 
     times: Any
     values: Any
-    kind: str = eqx.field(static=True, default="held")
+    kind: str = eqx.field(static=True, default=HELD)
 
     def __init__(self, times, values):
-        self.times, self.values, self.kind = _as_times(times), jnp.asarray(values), "held"
-        _check_grid("Held", self.times, self.values, 0)
+        self.times, self.values, self.kind = _as_times(times), jnp.asarray(values), HELD
+        check_grid("Held", self.times, self.values, 0)
 
 
 class Interpolated(_AbstractInput):
@@ -111,7 +112,7 @@ class Interpolated(_AbstractInput):
         if kind not in KINDS:
             raise ValueError(unknown_name("interpolation", kind, KINDS))
         self.times, self.values, self.kind = _as_times(times), jnp.asarray(values), kind
-        _check_grid("Interpolated", self.times, self.values, 2 if kind == B_SPLINE else 0)
+        check_grid("Interpolated", self.times, self.values, 2 if kind == B_SPLINE else 0)
         if self.times.shape[0] < 2:
             raise ValueError("Interpolated takes two times or more.")
 
@@ -194,7 +195,8 @@ def _as_times(times) -> Any:
     return times if jnp.issubdtype(times.dtype, jnp.floating) else times.astype(float)
 
 
-def _check_grid(name: str, times, values, more: int) -> None:
+def check_grid(name: str, times, values, more: int) -> None:
+    """Refuse times that do not increase, and another number of values than times and `more`."""
     if jnp.ndim(times) != 1 or jnp.shape(times)[0] < 1:
         raise ValueError(f"the times of {name} have shape {jnp.shape(times)}; give (times,).")
     if fails(_increase, times):
@@ -215,7 +217,7 @@ def _increase(times) -> bool:
 def _coefficients(kind: str, times, values) -> Any:
     """Coefficients of the polynomials, those before and behind the times included."""
     times = jnp.asarray(times, values.dtype)
-    if kind == "held":
+    if kind == HELD:
         return jnp.concatenate([values[:1], values])[:, None]
     lengths = jnp.diff(times).reshape(-1, *[1] * (values.ndim - 1))
     if kind == LINEAR:

@@ -29,6 +29,7 @@ from jaxdae.diagnosis.singularities import (
     incompatibility,
     jacobian_at,
     MOST_WORK,
+    NEAR,
     near,
     near_singularities_along,
     rank_along,
@@ -75,7 +76,7 @@ def diagnose(
         rows: whether its rows are read, for near-singular positions, contradicting constraints, the
             balance of energy and growth backward in time. Without it only what formulation and
             controller say, and the rank.
-        thorough: whether near-singular positions are searched in large mechanisms too.
+        thorough: whether near-singular positions of large mechanisms, too, are searched by bounds.
 
     Returns:
         `Findings`; of a run that failed only why.
@@ -158,7 +159,10 @@ def _of_rows(
     if has_rate(system):
         v = in_blocks(partial(_rates_block, system), BLOCK, ts, state.q, state.v)
         rates = SimpleNamespace(q=state.q, v=v)
-    passed = near_singularities_along(system, formulation, ts, rates, survey.jac, AROUND, most)
+    cost = search_cost(survey.jac.shape)
+    # Whether a run stayed on its branch is too much to ask of a large mechanism.
+    part = AROUND if cost <= most else NEAR
+    passed = near_singularities_along(system, formulation, ts, rates, survey.jac, part, most)
     balanced, unbalanced = _of_energy(formulation, examined, survey, rates)
     # The tolerance and the balance of energy vouch for a run that stayed on its branch.
     exact = examined.tolerance is not None and formulation.capabilities.weight is None
@@ -166,7 +170,9 @@ def _of_rows(
     if formulation.capabilities.enforces_constraints:
         found.append(incompatibility(system, ts, rates, survey.jac, survey.residual))
     found += [
-        _of_positions(system, formulation, ts, rates, survey.jac, passed, vouched=vouched),
+        _of_positions(
+            system, formulation, ts, rates, survey.jac, passed, vouched=vouched, asked=cost <= most
+        ),
         unbalanced,
         unstable_steps(problem, method, examined, survey.energy),
         growth_along(*problem.parts, ts, state),
@@ -174,7 +180,8 @@ def _of_rows(
     change = np.abs(survey.energy - survey.energy[0]).max()
     warnings = tuple(x for x in found if x is not None)
     residual = float(survey.residual.max())
-    positions, searched = tuple(near(*passed)), search_cost(survey.jac.shape) <= most
+    positions = tuple(near(*passed))
+    searched = cost <= THOROUGH_WORK
     result = Findings(None, warnings, positions, residual, float(change), searched)
     return result, survey.energy
 
@@ -335,14 +342,16 @@ def _rates_block(system, ts, q, v):
     return jax.vmap(lambda t, q, v: coordinate_rate(system, t, q, v))(ts, q, v)
 
 
-def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool) -> Finding | None:
+def _of_positions(
+    system, formulation, ts, states, jac, passed, *, vouched: bool, asked: bool
+) -> Finding | None:
     """What a run made of near-singular positions; `None` where nothing is wrong.
 
     `passed` are those of `near_singularities_along`, `AROUND` them as well; a run is `vouched` for
-    that is right where it stayed on its branch.
+    that is right where it stayed on its branch, which is `asked` of it or not.
     """
     singularities, typical = passed
-    lowest = sorted(singularities, key=lambda x: x.value)[:_MOST_POSITIONS]
+    lowest = sorted(singularities, key=lambda x: x.value)[: _MOST_POSITIONS if asked else 0]
     made = _crossings(system, formulation, ts, states, jac, lowest)
     for one in made:
         if one is not None and one.kept is False:
@@ -488,4 +497,4 @@ def _of_energy(
         f"{explained:.2g} J. {_REMEDY if formulation.capabilities.weight is None else _OF_MASS}; "
         "see plot_energy(run, work=True)."
     )
-    return False, Finding(message, float(error))
+    return False, Finding(message, float(error), subject="energy")

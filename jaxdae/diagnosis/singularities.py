@@ -32,10 +32,12 @@ _PLACES, _ROUNDS = 16, 4
 _HALVINGS = 5
 # Rows of a block: a default run is one, and places between rows are few.
 BLOCK, _FEW = 256, 64
-# In how many intervals values of members of a batch are searched.
-_INTERVALS = 4
-# Most operations that warnings may cost; the values can be had for any size. More where a run is
-# made again for what they say, as that costs more than they do.
+# In how many intervals values of members of a batch are searched, and those of large mechanisms;
+# places and rounds there, enough to find less than a hundredth of what rows a few steps away have.
+_INTERVALS, _FEWER = 4, (8, 3)
+# Operations up to which warnings search by bounds, and up to which they search at all; the values
+# can be had for any size. By bounds also in larger mechanisms where a run is made again for what
+# they say, as that costs more.
 MOST_WORK, THOROUGH_WORK = 5_000_000, 500_000_000
 # Constraints are compatible next to a state whose least singular value is above this part of the
 # largest, and above so many times the distance to the constraints.
@@ -86,19 +88,20 @@ def curve(xp, ts, q, v, i, s):
     return ts[i][:, None] + s * h, *hermite(xp, h[..., None], s[..., None], ends(q), ends(v))
 
 
-def _close_in(xp, values, ts, q, v, i):
+def _close_in(xp, values, ts, q, v, i, search: tuple[int, int] = (_PLACES, _ROUNDS)):
     """The lowest of some values in each of some intervals between rows, and its time."""
     middle, width = 0.5 * xp.ones_like(ts[i]), 0.5
     results: Any = None
-    for _ in range(_ROUNDS):
-        places = xp.linspace(-width, width, _PLACES)
+    count, rounds = search
+    for _ in range(rounds):
+        places = xp.linspace(-width, width, count)
         s = xp.clip(middle[:, None] + places[None], 0.0, 1.0)
         t, *state = curve(xp, ts, q, v, i, s)
         flat = lambda x: x.reshape(-1, *x.shape[2:])  # noqa: E731
         found = values(flat(t), *map(flat, state)).reshape(s.shape)
         best = xp.argmin(found, axis=1)[:, None]
         pick = lambda x, k=best: xp.take_along_axis(x, k, axis=1)[:, 0]  # noqa: E731
-        middle, width = pick(s), 2 * width / (_PLACES - 1)
+        middle, width = pick(s), 2 * width / (count - 1)
         results = (pick(found), pick(t))
     return results
 
@@ -136,8 +139,38 @@ def rank_along(every: np.ndarray) -> int:
     return int((every > RANK * every.max(initial=0.0)).sum(axis=1).max(initial=0))
 
 
+def estimated_bounds(ts, values):
+    """About the lowest that the values can be between rows, by the slopes of intervals next to it.
+
+    Near a singular position the least singular value is proportional to the distance from it.
+
+    Args:
+        ts: times [s], shape `(rows,)`.
+        values: at the rows.
+
+    Returns:
+        For each interval between rows.
+    """
+    h = np.diff(ts)
+    slopes = np.pad(np.abs(np.diff(values) / np.where(h == 0, np.inf, h)), 1, mode="edge")
+    steepest = np.maximum(slopes[1:-1], np.maximum(slopes[:-2], slopes[2:]))
+    return weyl(values[:-1], values[1:], np.abs(h) * steepest)
+
+
+def _lowest_of_each_fall(bounds, rows, level: float) -> np.ndarray:
+    """Of neighbouring intervals that may be below a level that with the lowest bound.
+
+    They are few, those with the lowest bounds; where a row is below the level, none.
+    """
+    below = np.flatnonzero(bounds < level)
+    falls = np.split(below, np.flatnonzero(np.diff(below) > 1) + 1) if below.size else []
+    falls = [x for x in falls if min(rows[x].min(), rows[x + 1].min()) >= level]
+    lowest = sorted((int(x[np.argmin(bounds[x])]) for x in falls), key=lambda i: bounds[i])
+    return np.array(lowest[:_INTERVALS], int)
+
+
 def find_near_singularities(
-    jacobians, ts, states, jac, held=None, part: float = NEAR
+    jacobians, ts, states, jac, held=None, part: float = NEAR, *, bounded: bool = True
 ) -> tuple[list[NearSingularity], float]:
     """Near-singular positions passed, and the median of the least singular value.
 
@@ -148,12 +181,16 @@ def find_near_singularities(
         jac: `J` there.
         held: rank that the run held; by default the largest of the rows.
         part: of the median below which the least singular value counts as one.
+        bounded: whether bounds by the Jacobians say which intervals are searched, in place of
+            estimates by the values at the rows.
     """
     ts, q, v = np.asarray(ts), states.q, states.v
     scales = row_scales(np, jac)
     every = _singular_values(jac * scales)
     rank = rank_along(every) if held is None else int(held)
-    rows, typical = every[:, rank - 1], float(np.median(every[:, rank - 1]))
+    rows = every[:, rank - 1]
+    # A run may stay at a singular position for most of its time.
+    typical = float(np.median(rows[rows >= NEAR * rows.max()]))
     level = part * typical
 
     def sampled(t, q, v):
@@ -161,12 +198,17 @@ def find_near_singularities(
         return _singular_values(scaled)[:, rank - 1], scaled
 
     least, times = rows, ts
-    close = np.flatnonzero(lower_bounds(np, rows, jac * scales) < level)
+    if bounded:
+        close = np.flatnonzero(lower_bounds(np, rows, jac * scales) < level)
+    else:
+        close = _lowest_of_each_fall(estimated_bounds(ts, rows), rows, level)
     if close.size:  # mostly there are none
         close = close[resolved(np, ts, q, v)[close]]
-        close = _close_intervals(sampled, (ts, q, v), (rows, jac * scales), close, level)
+        if bounded:
+            close = _close_intervals(sampled, (ts, q, v), (rows, jac * scales), close, level)
     if close.size:
-        between = _close_in(np, lambda *x: sampled(*x)[0], ts, q, v, close)
+        search = (_PLACES, _ROUNDS) if bounded else _FEWER
+        between = _close_in(np, lambda *x: sampled(*x)[0], ts, q, v, close, search)
         least, times = (np.concatenate(x) for x in zip((rows, ts), between, strict=True))
     below = np.flatnonzero(least < level)
     return _distinct(
@@ -266,17 +308,19 @@ def near_singularities_along(
         states: coordinates `q`, and as `v` their rates.
         jac: constraint Jacobians there, where they are known.
         part: of the median below which the least singular value counts as one.
-        most: operations; where more are needed, nothing is searched.
+        most: operations of a search by bounds; where more are needed, estimates by the values at
+            the rows say where to search, and above `THOROUGH_WORK` nothing is searched.
     """
 
     def jacobians(t, q, v):
         return in_blocks(lambda *x: _jacobians_block(system, *x), _FEW, t, q, v)
 
     jac = jacobians(ts, states.q, states.v) if jac is None else jac
-    if not 0 < search_cost(jac.shape) <= most:
+    cost = search_cost(jac.shape)
+    if not 0 < cost <= max(most, THOROUGH_WORK):
         return [], np.inf
     held = held_by(system, formulation, ts, states)
-    return find_near_singularities(jacobians, ts, states, jac, held, part)
+    return find_near_singularities(jacobians, ts, states, jac, held, part, bounded=cost <= most)
 
 
 def held_by(system, formulation, ts, states) -> int | None:
@@ -308,7 +352,7 @@ def singularity_finding(
         f"grow without bound, and {type(formulation).__name__} may lose the branch or the energy "
         "without a sign of it in the residuals: use Multipliers(..., solve=SingularityRobust())."
     )
-    return Finding(message, least.value, least.time, passable=True)
+    return Finding(message, least.value, least.time, passable=True, subject="rank")
 
 
 def incompatibility(system, ts, states, jac, residual) -> Finding | None:
@@ -365,7 +409,7 @@ def incompatibility(system, ts, states, jac, residual) -> Finding | None:
         "does is a compromise of its formulation, not a motion under these constraints: correct "
         "the constraints, drop one of those involved, or end the run before."
     )
-    return Finding(message, amount, time, constraints)
+    return Finding(message, amount, time, constraints, subject="constraints")
 
 
 @jit(options=BRIEFLY)

@@ -15,9 +15,12 @@ from jaxdae.identification.posterior import (
     Repetitions as Repetitions,
     repetitions as repetitions,
 )
+from jaxdae.identification.records import read_record as read_record, Record as Record
 from jaxdae.identification.report import (
     FittedChannel as FittedChannel,
     Identification as Identification,
+    SensorLine as SensorLine,
 )
+from jaxdae.identification.sensors import Calibration as Calibration
 
 __all__ = _names.public(globals())

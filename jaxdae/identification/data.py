@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.identification.sensors import Calibration
 from jaxdae.reprs import Module
 from jaxdae.systems import State, Variables
 
@@ -16,14 +17,34 @@ from jaxdae.systems import State, Variables
 class Channel(Module):
     """What an instrument shows: a function of the motion.
 
+        y = scale * reading(run) + offset
+
     Args:
         reading: maps a `Trajectory`, of a `DAE` a `DAETrajectory`, to one number at each of its
             times, shape `(times,)`; such as `lambda run: run.q[:, 0]`. Traceable.
         unit: of these numbers, for tables and plots.
+        offset: of the sensor, a number in the channel's unit; or a `Calibration`, which is
+            estimated, one for all records or one for each.
+        scale: of the sensor, likewise.
+
+    Raises:
+        ValueError: for an offset or a scale that is neither a finite number nor a `Calibration`.
     """
 
     reading: Callable[[Any], Float[Array, " times"]]
     unit: str = eqx.field(static=True, default="")
+    offset: float | Calibration = eqx.field(static=True, default=0.0)
+    scale: float | Calibration = eqx.field(static=True, default=1.0)
+
+    def __init__(
+        self,
+        reading: Callable[[Any], Float[Array, " times"]],
+        unit: str = "",
+        offset: float | Calibration = 0.0,
+        scale: float | Calibration = 1.0,
+    ):
+        self.reading, self.unit = reading, unit
+        self.offset, self.scale = _line("offset", offset), _line("scale", scale)
 
 
 class Measurement:
@@ -218,6 +239,17 @@ class Prior:
                 f"Prior: sigma is {self.sigma:g}, must be > 0; to hold a parameter write a Python "
                 "number in place of the array."
             )
+
+
+def _line(name: str, value: Any) -> float | Calibration:
+    if isinstance(value, Calibration):
+        return value
+    if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value):
+        raise ValueError(
+            f"Channel: {name} is {value!r}, must be one finite number, or a Calibration(guess), "
+            "which is estimated."
+        )
+    return float(value)
 
 
 def _number(name: str, value: Any) -> float:

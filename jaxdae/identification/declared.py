@@ -1,5 +1,6 @@
 """What runs are made of: a mechanism, or differential-algebraic equations, behind one contract."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import diffrax
@@ -11,6 +12,7 @@ import scipy.linalg
 from jax.flatten_util import ravel_pytree
 
 from jaxdae import dae_runs
+from jaxdae.control.base import AbstractController, AbstractDynamicController
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.structure import depends_on
 from jaxdae.identification.data import UnknownStart
@@ -54,6 +56,36 @@ class Settings(Module):
     def of_steps(self) -> dict[str, Any]:
         """What a run is given of them beside its times."""
         return {x: getattr(self, x) for x in ("solver", "stepsize_controller", "max_steps")}
+
+
+class _Later(Module):
+    """A controller whose time counts from another origin [s]."""
+
+    controller: Callable
+    origin: Any
+
+    def __call__(self, t, *rest):
+        return self.controller(t + self.origin, *rest)
+
+
+def _is_function(controller: Any) -> bool:
+    """Whether a controller is a function of the time and the state, and nothing more."""
+    more = AbstractController | AbstractDynamicController
+    return callable(controller) and not isinstance(controller, more)
+
+
+def _counted_from(controller: Any, origin: Any) -> Any:
+    return _Later(controller, origin) if _is_function(controller) else controller
+
+
+def _with_times_of_rows(problem: Any) -> Any:
+    """With the controller as rows have it, whose times count from zero again."""
+    controller = problem.controller
+    return (
+        problem._replace(controller=controller.controller)
+        if type(controller) is _Later
+        else problem
+    )
 
 
 # Directions in which a start may move, what the noise of its guess makes of them, their names.
@@ -129,15 +161,22 @@ class Mechanism(Module):
         block = scipy.linalg.block_diag
         return block(*moves), block(*priors), [x for part in names for x in part]
 
+    def counted_from(self, origin: Any) -> "Mechanism":
+        """With an input whose time counts from `origin` [s], where it is a function alone."""
+        controller = _counted_from(self.controller, origin)
+        return Mechanism(self.system, self.formulation, controller)
+
     def depends_on_time(self, state: State) -> bool:
-        """Whether time itself enters the equations or the input."""
+        """Whether time itself enters the equations, or an input that has but one origin of time."""
         controller = self.controller
         system = in_dtype(self.system, state.q.dtype)
         if controller is not None and not callable(controller):
             return True
+        fixed = _is_function(controller)
 
         def everything(t, q, v, w):
-            u = None if controller is None else controller(t, q, v, w)
+            origin = jnp.zeros_like(t) if fixed else t
+            u = None if controller is None else controller(origin, q, v, w)
             result = constraint_residuals(system, t, q, v)
             lam = jnp.zeros_like(result.phi_dot)
             return (
@@ -165,7 +204,7 @@ class Mechanism(Module):
 
     def trajectory(self, problem: Any, method: Any) -> Trajectory:
         """A run, by what `prepared` has made."""
-        return Trajectory.of(problem, method, run(problem, method))
+        return Trajectory.of(_with_times_of_rows(problem), method, run(problem, method))
 
     def states_of(self, trajectory: Trajectory) -> State:
         """States at the times of a run."""
@@ -244,8 +283,14 @@ class DeclaredEquations(Module):
         rest = ravel_pytree(state.z)[0].size  # which follows from y
         return np.concatenate([moves, np.zeros((rest, moves.shape[1]))]), prior, names
 
+    def counted_from(self, origin: Any) -> "DeclaredEquations":
+        return DeclaredEquations(self.dae, _counted_from(self.controller, origin))
+
     def depends_on_time(self, state: Variables) -> bool:
         equations = self._equations(state)
+        if _is_function(self.controller):
+            at_zero = lambda t, *rest: self.controller(jnp.zeros_like(t), *rest)  # noqa: E731
+            equations = DeclaredEquations(self.dae, at_zero)._equations(state)
 
         def everything(t, state):
             if equations.implicit:
@@ -263,7 +308,7 @@ class DeclaredEquations(Module):
         )  # fmt: skip
 
     def trajectory(self, problem: Any, method: Any) -> DAETrajectory:
-        return DAETrajectory.of(problem, run_dae(problem, method))
+        return DAETrajectory.of(_with_times_of_rows(problem), run_dae(problem, method))
 
     def states_of(self, trajectory: DAETrajectory) -> Variables:
         return trajectory.saved

@@ -1,7 +1,8 @@
 """What is fitted to what: runs in batches, what channels show of them, weighted residuals.
 
-All that is unknown is one vector: trained arrays of the parameters first, then the independent
-coordinates of starts that are estimated.
+All that is unknown is one vector: trained arrays of the parameters first, offsets and scales that
+records share, then the independent coordinates of starts that are estimated, with the offsets and
+scales of single records.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.identification.data import Prior
 from jaxdae.identification.declared import Declared, declared, Settings
+from jaxdae.identification.sensors import Sensors
 from jaxdae.reprs import Module
 from jaxdae.tuning.parametrizations import (
     HurwitzPolynomial,
@@ -71,6 +73,13 @@ _WRITTEN_AS = {
 }
 
 
+class Unknowns(NamedTuple):
+    """What belongs to all records."""
+
+    params: PyTree  # of the model
+    shared: dict[str, Any]  # offsets and scales of sensors, by name
+
+
 def names_of(params: PyTree) -> tuple[str, ...]:
     """Names of the estimated numbers, such as `mass` or `stiffness[1]`, in the order of leaves."""
     return tuple(
@@ -97,6 +106,8 @@ def values_of(params: PyTree) -> jax.Array:
 
 
 def _estimated(params: PyTree) -> list[tuple[Any, Any]]:
+    if isinstance(params, Unknowns):
+        return [*_estimated(params.params), *_estimated(params.shared)]
     leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_parametrization)
     return [(path, x) for path, x in leaves if is_parametrization(x) or eqx.is_inexact_array(x)]
 
@@ -112,9 +123,10 @@ class Runs(NamedTuple):
     start: Any  # time where it starts [s], from `origin`
     end: Any  # where it ends [s]
     samples: Any  # where the channels are read; the last is the end
-    origin: Any  # what is added to these times; zero where system or input depends on time
+    origin: Any  # what is added to these times; zero where the equations depend on time
     guess: Any  # state at the start; of starts that are functions, what they give
-    moves: Any  # from independent coordinates to changes of it
+    own: Any  # offsets and scales of sensors in this record, first guesses
+    moves: Any  # from independent coordinates to changes of both
     prior: Any  # from these coordinates to what the guess's own noise makes of them
     given: Any  # controller and conditions
 
@@ -148,6 +160,7 @@ class Predictions(NamedTuple):
     values: Any  # of the channels, shape `(runs, channels, times)`; NaN where a run failed
     first: Any  # states at the starts
     states: Any  # at the samples
+    own: Any  # offsets and scales of sensors in these records, shape `(runs, s)`
 
 
 class MeasurementModel(Module):
@@ -158,32 +171,43 @@ class MeasurementModel(Module):
     build: Callable
     channels: tuple[Callable, ...]  # functions of a trajectory
     settings: Settings  # how runs are simulated
+    sensors: Sensors  # what is made of these functions
 
-    def parts(self, params, given) -> Declared:
+    def parts(self, unknowns: Unknowns, given) -> Declared:
         """What a run is made of."""
         controller, conditions = given
+        params = unknowns.params
         made = self.build(params) if conditions is None else self.build(params, conditions)
         return declared(made, controller)
 
-    def predictions(self, params, batch: Batch, z: Float[Array, "runs d"]) -> Predictions:
+    def predictions(self, unknowns: Unknowns, batch: Batch, z: Float[Array, "runs d"]):
         """Channels and states of all runs of a batch, whose starts have the coordinates `z`."""
-
-        def one(member: Runs, z):
-            parts = self.parts(params, member.given)
-            guess = member.guess
-            if batch.function is not None:
-                begun = batch.function(parts.declaration)
-                guess = parts.as_state(begun, "identify: the function of a start returned")
-            state = moved(guess, member.moves, z)
-            if batch.project:
-                state = parts.consistent(member.start, state)
-            ts, trajectory = self._simulated(parts, state, member, batch.longest)
-            values = jnp.stack([_read(self.channels[c], trajectory) for c in batch.channels])
-            # Fixed steps may go on past the end of a run, and fail there.
-            values = jnp.where(jnp.isfinite(trajectory.ts), values, jnp.nan)
-            return Predictions(values, state, ts)
-
+        one = lambda member, z: self.of_run(unknowns, batch, member, z)  # noqa: E731
         return eqx.filter_vmap(one)(batch.runs, z)
+
+    def of_run(
+        self, unknowns: Unknowns, batch: Batch, member: Runs, z: Float[Array, " d"]
+    ) -> Predictions:
+        """The same of one run."""
+        parts = self.parts(unknowns, member.given).counted_from(member.origin)
+        guess = member.guess
+        if batch.function is not None:
+            begun = batch.function(parts.declaration)
+            guess = parts.as_state(begun, "identify: the function of a start returned")
+        state, own = moved((guess, member.own), member.moves, z)
+        if batch.project:
+            state = parts.consistent(member.start, state)
+        ts, trajectory = self._simulated(parts, state, member, batch.longest)
+        read = lambda c: self._measured(c, trajectory, unknowns.shared, own)  # noqa: E731
+        values = jnp.stack([read(c) for c in batch.channels])
+        # Fixed steps may go on past the end of a run, and fail there.
+        values = jnp.where(jnp.isfinite(trajectory.ts), values, jnp.nan)
+        return Predictions(values, state, ts, own)
+
+    def _measured(self, channel: int, trajectory, shared, own) -> Float[Array, " times"]:
+        """What the sensor of a channel shows of a run."""
+        values = _read(self.channels[channel], trajectory)
+        return self.sensors.measured(channel, values, shared, own)
 
     def _simulated(self, parts: Any, state, member: Runs, longest):
         """States at the times of a run, of which the program knows how many they are; the run."""
@@ -243,17 +267,31 @@ class Fit(Module):
         """Trained arrays, and coordinates of the starts for each batch."""
         return ravel_pytree(self.like)[1](x)
 
-    def raw(self, x: Float[Array, " p"]) -> PyTree:
-        """Parameters with their parametrizations."""
+    def raw(self, x: Float[Array, " p"]) -> Unknowns:
+        """What all records share, with its parametrizations."""
         return eqx.combine(self.split(x)[0], self.frozen)
 
-    def params(self, x: Float[Array, " p"]) -> PyTree:
-        """Resolved parameters."""
+    def params(self, x: Float[Array, " p"]) -> Unknowns:
+        """The same, parametrizations resolved."""
         return resolve(self.raw(x))
 
     def values(self, x: Float[Array, " p"]) -> Float[Array, " k"]:
         """The estimated numbers."""
         return values_of(self.raw(x))
+
+    @property
+    def shared_count(self) -> int:
+        """Number of the first unknowns, which all records share."""
+        return sum(x.size for x in jax.tree.leaves(self.like[0]))
+
+    @property
+    def unknown_count(self) -> int:
+        """Number of all unknowns."""
+        return self.shared_count + sum(z.size for z in self.like[1])
+
+    def raw_of_shared(self, shared: Float[Array, " k"]) -> Unknowns:
+        """What all records share, with its parametrizations, from these unknowns alone."""
+        return eqx.combine(ravel_pytree(self.like[0])[1](shared), self.frozen)
 
     def samples(self) -> Samples:
         """What was measured."""
@@ -287,10 +325,10 @@ class Fit(Module):
         """Gaps between the end of an interval and the start of the next."""
         if not self.joints.shape[0]:
             return jnp.zeros((0, 0))
-        rows = jax.vmap(lambda state: ravel_pytree(state)[0])
+        rows = jax.vmap(lambda state, own: ravel_pytree((state, own))[0])
         last = lambda states: jax.tree.map(lambda x: x[:, -1], states)  # noqa: E731
-        ends = jnp.concatenate([rows(last(x.states)) for x in made])
-        starts = jnp.concatenate([rows(x.first) for x in made])
+        ends = jnp.concatenate([rows(last(x.states), x.own) for x in made])
+        starts = jnp.concatenate([rows(x.first, x.own) for x in made])
         before, after = self.joints.T
         return jax.vmap(jnp.matmul)(self.gaps, ends[before] - starts[after])
 

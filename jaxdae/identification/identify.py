@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxdae.identification.data import Channel, check_data, Experiment, label, Prior
-from jaxdae.identification.fit import MeasurementModel, raw_names_of, Settings
+from jaxdae.identification.fit import MeasurementModel, raw_names_of, Settings, Unknowns
 from jaxdae.identification.least_squares import Ended, estimate, repeated
 from jaxdae.identification.preparation import guesses, prepared, usable
 from jaxdae.identification.report import Identification, identification
+from jaxdae.identification.sensors import Sensors
 from jaxdae.identification.uncertainty import require_freedom, SampleCounts
 from jaxdae.interruptions import heard
 from jaxdae.simulation.backends import Backend
@@ -114,23 +115,35 @@ def identify(
     _check_step(dt, experiments)
     settings = Settings(dt, solver, stepsize_controller, max_steps, backend)
     with heard():
-        model = MeasurementModel(build, tuple(x.reading for x in channels.values()), settings)
-        task = prepared(model, params, experiments, channels, intervals, priors)
+        model = measurement_model(build, channels, settings)
+        unknowns = Unknowns(params, model.sensors.first_shared())
+        task = prepared(model, unknowns, experiments, channels, intervals, priors)
         key = jax.random.key(0) if key is None else key
-        first = guesses(task, params, starts, spread, key)
-        first = first[usable(task, first, raw_names_of(params), experiments)]
+        first = guesses(task, unknowns, starts, spread, key)
         values = repeated(task.fit.samples(), first.shape[0])
+        names = raw_names_of(unknowns)
+        first, values, begun = usable(task, first, values, names, experiments)
         with tqdm(total=steps, disable=not progress, unit="step") as bar:
             ended = estimate(
-                task.fit, first, values, task.counts, steps=steps,
+                task.fit, first, values, task.counts, steps=steps, begun=begun,
                 callback=lambda taken: bar.update(int(taken.max()) - bar.n),
             )  # fmt: skip
     best = _best(ended, task.counts)
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)
-    result = identification(task, params, best, experiments)
+    guessed = [jax.tree.map(lambda a: a[0], r.made) for r in begun.runs]
+    result = identification(task, unknowns, best, guessed, experiments)
     for found in result.findings:
         warnings.warn(f"identify: {found.message}", RuntimeWarning, stacklevel=2)
     return dataclasses.replace(result, wall_seconds=time.perf_counter() - began)
+
+
+def measurement_model(
+    build: Callable, channels: Mapping[str, Channel], settings: Settings
+) -> MeasurementModel:
+    """What samples are compared with."""
+    lines = tuple((x.offset, x.scale) for x in channels.values())
+    read = tuple(x.reading for x in channels.values())
+    return MeasurementModel(build, read, settings, Sensors(tuple(channels), lines))
 
 
 def _best(ended: Ended, counts: SampleCounts) -> Ended:
@@ -148,7 +161,7 @@ def _best(ended: Ended, counts: SampleCounts) -> Ended:
             f"{ended.cost[best]:.6g}; the derivatives do not describe it: a channel or the model "
             "jumps, or is made of integers. Smooth it, or start elsewhere."
         )
-    return Ended(*(x[best] for x in ended))
+    return ended.one(best)
 
 
 def _check_search(*, steps: Any, starts: Any, intervals: Any, spread: Any, key: Any) -> None:

@@ -8,8 +8,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float
 
 from jaxdae.identification.data import Channel, Experiment, label, Prior, UnknownStart
 from jaxdae.identification.fit import (
@@ -17,12 +18,14 @@ from jaxdae.identification.fit import (
     Fit,
     MeasurementModel,
     names_of,
-    Predictions,
     priors_of,
     Runs,
+    Samples,
+    Unknowns,
     values_of,
 )
-from jaxdae.identification.least_squares import Data, linearized, repeated
+from jaxdae.identification.linearization import evaluate, Evaluation, linearizations
+from jaxdae.identification.sensors import Sensors
 from jaxdae.identification.uncertainty import (
     channel_freedom,
     first_noise,
@@ -39,13 +42,14 @@ _MOST_LONGER = 2.0
 
 
 class Freedom(NamedTuple):
-    """How a start may move."""
+    """How a start may move, and offsets and scales of sensors with it."""
 
     # From independent coordinates `z` to changes of the numbers of a state, `(q, v, w)` or
-    # `(y, z)`, shape `(numbers, d)`.
+    # `(y, z)`, and of those of sensors, shape `(numbers, d)`.
     moves: Any
     prior: Any  # from `z` to what the guess's own noise makes of it, shape `(d, d)`
     names: Sequence[str] = ()  # of the coordinates
+    sensors: int = 0  # how many of them, the last ones, are of sensors
 
     @property
     def priors(self) -> int:
@@ -71,10 +75,11 @@ class Piece:
     weights: np.ndarray  # one over the noise, zero where a sample is missing
     given: Any  # controller and conditions
     guess: State | Variables  # state at the start
-    freedom: Freedom  # how that may move
+    own: np.ndarray  # offsets and scales of sensors in this experiment
+    freedom: Freedom  # how both may move
     function: Callable | None  # the start as a function of the declaration, if it is one
     project: bool  # whether it is brought onto the constraints
-    origin: float  # from which times count [s]; zero where system or input depends on time
+    origin: float  # from which times count [s]; zero where the equations depend on time
 
     @property
     def end(self) -> float:
@@ -102,19 +107,10 @@ class Task(NamedTuple):
         groups = enumerate(self.groups)
         return [(b, run, one) for b, group in groups for run, one in enumerate(group)]
 
-    def made(self, x) -> list[Predictions]:
-        """What the model says with some unknowns."""
-        return _predictions(self.fit, x)
-
-
-@eqx.filter_jit
-def _predictions(fit: Fit, x) -> list[Predictions]:
-    return fit.predictions(x)
-
 
 def prepared(
     model: MeasurementModel,
-    params: PyTree,
+    params: Unknowns,
     experiments: Sequence[Experiment],
     channels: Mapping[str, Channel],
     intervals: int,
@@ -122,7 +118,7 @@ def prepared(
 ) -> Task:
     """The problem of a fit."""
     trained, frozen = eqx.partition(params, trainable(params))
-    if not jax.tree.leaves(trained):
+    if not jax.tree.leaves(trained.params):
         raise ValueError(
             "identify: nothing to estimate, no leaf of `params` is a floating-point array; write "
             "jnp.array(1.2) or Positive(1.2) in place of the Python number 1.2."
@@ -139,7 +135,8 @@ def prepared(
     dtype = jnp.result_type(float)
     zeros = tuple(jnp.zeros(b.runs.prior.shape[:2], dtype) for b in batches)
     joints, gaps = gaps_between(groups)
-    known, like = priors_of(priors, names), (trained, zeros)
+    known = priors_of(_with_calibrations(priors, model.sensors), names)
+    like = (trained, zeros)
     fit = Fit(model, frozen, like, batches, jnp.asarray(joints), jnp.asarray(gaps, dtype), known)
     samples, unknown = np.zeros(len(channels), int), np.zeros(len(channels), bool)
     for experiment in experiments:
@@ -153,15 +150,23 @@ def prepared(
     return Task(fit, groups, counts, channels, ravel_pytree(like)[0])
 
 
-def guesses(task: Task, params: PyTree, starts: int, spread: float, key) -> Float[Array, "k p"]:
-    """First guesses: the given one and normal perturbations of its parameters."""
+def _with_calibrations(priors: Any, sensors: Sensors) -> Any:
+    """Priors with what is known of offsets and scales that all records share."""
+    known = {n: Prior(x.guess, x.sigma) for n, x in sensors.shared.items() if np.isfinite(x.sigma)}
+    if not known or not isinstance(priors, Mapping | None):
+        return priors
+    return {**known, **(priors or {})}
+
+
+def guesses(task: Task, params: Unknowns, starts: int, spread: float, key) -> Float[Array, "k p"]:
+    """First guesses: the given one and normal perturbations of the model's parameters."""
     units = jax.tree.map(
         lambda x: (
             jax.tree.map(jnp.ones_like, eqx.filter(x, trainable(x)))
             if is_parametrization(x)
             else jnp.where(x == 0, 1.0, jnp.abs(x))
         ),
-        eqx.filter(params, eqx.is_inexact_array),
+        eqx.filter(params.params, eqx.is_inexact_array),
         is_leaf=is_parametrization,
     )
     units = ravel_pytree(units)[0]
@@ -169,22 +174,23 @@ def guesses(task: Task, params: PyTree, starts: int, spread: float, key) -> Floa
     return jnp.tile(task.x, (starts, 1)).at[:, : units.size].add(spread * noise * units)
 
 
-def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
-    """Which first guesses have finite residuals and derivatives."""
-    fit, many = task.fit, x.shape[0]
-    noise = jnp.asarray(np.tile(first_noise(fit, task.counts), (many, 1)), x.dtype)
-    data = Data(repeated(fit.samples(), many), noise, jnp.ones(many, x.dtype))
-    residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
-    good = np.asarray(np.isfinite(residuals).all(axis=1) & np.isfinite(jac).all(axis=(1, 2)))
+def usable(task: Task, x, values: Samples, names, experiments) -> tuple[Any, Samples, Evaluation]:
+    """First guesses with finite residuals and derivatives, their samples, and these residuals."""
+    fit = task.fit
+    evaluation = evaluate(fit, x, values)
+    found = linearizations(fit, evaluation)
+    good = np.array([one.finite for one in found])
     if not good.any():
-        raise ValueError(_failure(task, x, experiments))
+        raise ValueError(_failure(task, x, evaluation, experiments))
+    noise, units = first_noise(fit, task.counts), [fit.units(np.asarray(at)) for at in x]
+    weighted = [one.weighted(noise, 1.0) for one in found]
+    pairs = [(weighted[i], units[i]) for i in np.flatnonzero(good)]
     if task.counts.unknown_noise.any():
-        freedom = channel_freedom(fit, x[good], task.counts, jac[good]).max(axis=0)
-        require_freedom(task.counts, freedom, task.unknowns, task.channels)
-    units = np.stack([fit.units(np.asarray(at)) for at in x[good]])
-    effects = (np.abs(jac[good]).max(axis=1) * units).max(axis=0)[: len(names)]
+        freedom = np.stack([channel_freedom(one, task.counts, unit) for one, unit in pairs])
+        require_freedom(task.counts, freedom.max(axis=0), task.unknowns, task.channels)
+    effects = np.stack([one.largest() * unit for one, unit in pairs]).max(axis=0)[: len(names)]
     # Where others are seen, the result says what is not.
-    least = ROUND_OFF[jac.dtype.itemsize]
+    least = ROUND_OFF[found[0].precision.itemsize]
     seen = effects > (0.0 if (effects > least).any() else least)
     unseen = [x for x, is_so in zip(names, seen, strict=True) if not is_so]
     if unseen:
@@ -193,15 +199,17 @@ def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
             "derivative is zero, to round-off; hold it, by a Python number in place of the array, "
             "or measure a channel that it changes."
         )
-    return good
+    if good.all():
+        return x, values, evaluation
+    return jax.tree.map(lambda a: a[good], (x, values, evaluation))
 
 
-def _failure(task: Task, x, experiments) -> str:
+def _failure(task: Task, x, evaluation: Evaluation, experiments) -> str:
     """Which runs fail at the first guess, in words."""
     failed = {
         batch.members[run]
-        for batch, found in zip(task.fit.batches, task.made(x[0]), strict=True)
-        for run in np.flatnonzero(~np.isfinite(np.asarray(found.values)).all(axis=(1, 2)))
+        for batch, found in zip(task.fit.batches, evaluation.runs, strict=True)
+        for run in np.flatnonzero(~np.isfinite(np.asarray(found.made.values[0])).all(axis=(1, 2)))
     }
     which = "the derivatives are not finite"
     if failed:
@@ -263,15 +271,29 @@ def _intervals(
     starts = [t0, *(float(ts[x[-1]]) for x in blocks[:-1])]
     given = in_dtype((experiment.controller, experiment.conditions), jnp.result_type(float))
     parts_of = lambda trained: model.parts(params(trained), given)  # noqa: E731
+    own = model.sensors.first_own()
     first = _first(parts_of, trained, experiment, name, t0)
     begun = [first]
     if count > 1:
         states = _guessed(parts_of(trained), model.settings, experiment, name, first[0], starts)
         begun += [_node(parts_of(trained), t, x) for t, x in zip(starts[1:], states, strict=True)]
+    freedoms = [_with_sensors(x[1], model.sensors, first=k == 0) for k, x in enumerate(begun)]
     return [
-        Piece(i, k, t, at, ts[at], *_samples(experiment, at, channels), given, *how)
-        for k, (t, at, how) in enumerate(zip(starts, blocks, begun, strict=True))
-    ]
+        Piece(
+            i, k, t, at, ts[at], *_samples(experiment, at, channels), given,
+            how[0], own, free, *how[2:],
+        )
+        for k, (t, at, how, free) in enumerate(zip(starts, blocks, begun, freedoms, strict=True))
+    ]  # fmt: skip
+
+
+def _with_sensors(free: Freedom, sensors: Sensors, *, first: bool) -> Freedom:
+    """With offsets and scales of sensors as further coordinates, guessed in the first interval."""
+    own = sensors.own
+    known = np.diag([1.0 / x.sigma if first else 0.0 for x in own.values()])
+    block = scipy.linalg.block_diag
+    moves, prior = block(free.moves, np.eye(len(own))), block(free.prior, known)
+    return Freedom(moves, prior, [*free.names, *own], len(own)) if own else free
 
 
 def _samples(experiment: Experiment, at: np.ndarray, channels) -> tuple[np.ndarray, np.ndarray]:
@@ -347,7 +369,7 @@ def _guessed(parts, settings, experiment: Experiment, name: str, start, starts: 
 
 
 def _origin(parts, state, start: float) -> float:
-    """Zero where a system or its input depends on time itself, else the start."""
+    """Zero where the equations depend on time itself, else the start."""
     return 0.0 if parts.depends_on_time(state) else start
 
 
@@ -368,7 +390,7 @@ def gaps_between(groups: list[list[Piece]]) -> tuple[np.ndarray, np.ndarray]:
             continue
         pairs.append((numbers[i, k - 1], number))
         near = (numbers.get((i, j)) for j in (k - 1, k, k + 1))
-        states = [made[x].guess for x in near if x is not None]
+        states = [(made[x].guess, made[x].own) for x in near if x is not None]
         sizes = []
         for leaves in zip(*map(jax.tree.leaves, states), strict=True):
             values = np.abs(np.stack([np.ravel(x) for x in leaves]))
@@ -388,7 +410,7 @@ def _fit_together(one: Piece, other: Piece) -> bool:
     short, long = sorted((one.end - one.start, other.end - other.start))
     if one.start - one.origin != other.start - other.origin or long > _MOST_LONGER * short:
         return False
-    trees = [(x.guess, x.freedom.moves, x.freedom.prior, x.given) for x in (one, other)]
+    trees = [(x.guess, x.own, x.freedom.moves, x.freedom.prior, x.given) for x in (one, other)]
     # Of what is no array, integers of conditions say, the runs of a batch share one value.
     shapes = [jax.tree.map(lambda x: x.shape if eqx.is_array(x) else x, x) for x in trees]
     return eqx.tree_equal(*shapes) is True
@@ -422,6 +444,7 @@ def batch_of(group: list[Piece], dt: float | None) -> Batch:
             jnp.asarray(ts - origin[:, None]),
             jnp.asarray(origin),
             jax.tree.map(lambda *xs: stack(xs), *(x.guess for x in group)),
+            stack(x.own for x in group),
             stack(x.freedom.moves for x in group),
             stack(x.freedom.prior for x in group),
             given,

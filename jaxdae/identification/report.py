@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +20,11 @@ from jaxdae.identification.findings import (
 )
 from jaxdae.identification.fit import names_of, Predictions, raw_names_of, values_of
 from jaxdae.identification.least_squares import (
-    Data,
     Ended,
-    linearized,
     NOISE_TOLERANCE,
-    repeated,
 )
-from jaxdae.identification.preparation import Task
+from jaxdae.identification.preparation import Piece, Task
 from jaxdae.identification.uncertainty import (
-    condensed,
     open_entries,
     propagated,
     round_off,
@@ -72,6 +68,18 @@ class FittedChannel:
         return self.measured - self.model
 
 
+class SensorLine(NamedTuple):
+    """What a sensor makes of what it measures, `scale * value + offset`.
+
+    Args:
+        offset: in the channel's unit.
+        scale: without a unit.
+    """
+
+    offset: float
+    scale: float
+
+
 @dataclasses.dataclass(frozen=True)
 class Identification:
     """Parameters estimated from data.
@@ -101,7 +109,9 @@ class Identification:
         moved_starts: by experiment, how far a start that is known was brought to the constraints of
             the estimate: largest change of coordinates, velocities or `y`, as a part of their
             largest.
-        start_errors: standard errors of the independent coordinates of unknown starts, by name.
+        start_errors: standard errors of the independent coordinates of unknown starts, and of
+            offsets and scales of sensors that every record has for itself, by name.
+        sensors: offsets and scales of the channels' sensors, by name, one for each experiment.
         data: channels of each experiment beside the model, by name.
         gap: largest gap between intervals of a divided record, as a part of the motion's size.
         singular_positions: singular positions that runs pass with the estimate, or else with the
@@ -133,6 +143,7 @@ class Identification:
     starts: tuple[Any, ...]
     moved_starts: Mapping[str, float]
     start_errors: Mapping[str, float]
+    sensors: tuple[Mapping[str, SensorLine], ...]
     data: tuple[Mapping[str, FittedChannel], ...]
     gap: float
     singular_positions: tuple[SingularPositions, ...]
@@ -239,25 +250,24 @@ def _estimate(value: float, error: float) -> str:
     return f"{value:.6g} ± {error:.2g}{relative}"
 
 
-def identification(task: Task, params, ended: Ended, experiments) -> Identification:
-    """Everything that the best fit, as it `ended`, says; `params` is the first guess."""
-    fit, x = task.fit, jnp.asarray(ended.x)
-    one = lambda a: jnp.asarray(a, x.dtype)[None]  # noqa: E731
-    given = Data(repeated(fit.samples(), 1), one(ended.noise), one(1.0))
-    jac = np.asarray(linearized(fit, x[None], given)[1][0])
+def identification(
+    task: Task, params, ended: Ended, guessed: list[Predictions], experiments
+) -> Identification:
+    """Everything that the best fit, as it `ended`, says.
+
+    `params` is the first guess, and `guessed` what the model says with it.
+    """
+    fit, x = task.fit, jnp.asarray(ended.x, task.x.dtype)
     kept = ~fit.node_entries
+    weighted = ended.found.weighted(ended.noise, 1.0)
+    found, made = sensitivity(weighted, fit.units(np.asarray(x))), ended.made
     units = fit.units(np.asarray(x))[kept]
-    rows = condensed(jac, ~kept, fit.gap_count)
-    found, made = sensitivity(rows, units), task.made(x)
+    singular = _singularities(task, x, made, guessed, raw_names_of(params), experiments)
     data = _data(task, made, ended, experiments)
     covariance, errors = propagated(found, np.asarray(jax.jacfwd(fit.values)(x))[:, kept])
     raw, names = fit.raw(x), names_of(params)
     begun = [(b, run, one) for b, run, one in task.intervals if one.number == 0]
-    start_names = [
-        f"{name} at the start of experiment {label(one.experiment, experiments[one.experiment])}"
-        for _, _, one in begun
-        for name in one.freedom.names
-    ]
+    start_names = [name for _, _, one in begun for name in _names_of_start(one, experiments)]
     # Of starts in the units of what they are named after.
     sizes = np.concatenate([np.zeros(0), *(one.freedom.sizes for _, _, one in begun)])
     deviations = np.where(open_entries(found), np.inf, np.sqrt(np.diagonal(found.covariance)))
@@ -266,14 +276,18 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         one.experiment: jax.tree.map(lambda a, run=run: a[run], made[b].first)
         for b, run, one in begun
     }
+    lines = {
+        one.experiment: _lines(task, fit.params(x).shared, made[b].own[run])
+        for b, run, one in begun
+    }
     priors = zip(fit.priors.entries, fit.priors.means, fit.priors.sigmas, strict=True)
     unknown = dict(zip(task.channels, task.counts.unknown_noise, strict=True))
     exact = task.counts.unknown_noise & (ended.noise <= _ABOVE * round_off(fit))
     exact = dict(zip(task.channels, exact, strict=True))
     freedom = dict(zip(task.channels, map(float, ended.freedom), strict=True))
     return Identification(
-        params=resolve(raw),
-        raw=raw,
+        params=resolve(raw.params),
+        raw=raw.params,
         names=names,
         values=np.asarray(fit.values(x)),
         initial_values=np.asarray(values_of(params)),
@@ -294,9 +308,10 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         start_errors=dict(
             zip(start_names, deviations[len(deviations) - len(sizes) :] * sizes, strict=True)
         ),
+        sensors=tuple(lines[i] for i in range(len(experiments))),
         data=data,
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
-        singular_positions=_singularities(task, x, raw_names_of(params), experiments),
+        singular_positions=singular,
         steps=int(ended.steps),
         stop_reason=_stop_reason(ended),
         wall_seconds=0.0,
@@ -304,10 +319,30 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
     )
 
 
-def _singularities(task: Task, x, names, experiments) -> tuple[SingularPositions, ...]:
+def _names_of_start(one: Piece, experiments: Sequence[Experiment]) -> list[str]:
+    """Names of the coordinates of a start, and of the numbers of its sensors."""
+    experiment = label(one.experiment, experiments[one.experiment])
+    names = [*one.freedom.names]
+    states = len(names) - one.freedom.sensors
+    return [
+        f"{name} {'at the start of' if i < states else 'in'} experiment {experiment}"
+        for i, name in enumerate(names)
+    ]
+
+
+def _lines(task: Task, shared: Mapping[str, Any], own) -> dict[str, SensorLine]:
+    """Offsets and scales of all channels in one experiment."""
+    sensors = task.fit.model.sensors
+    rows = enumerate(sensors.names)
+    return {n: SensorLine(*map(float, sensors.line(i, shared, own))) for i, n in rows}
+
+
+def _singularities(
+    task: Task, x, made, guessed, names, experiments
+) -> tuple[SingularPositions, ...]:
     """With the estimate, or else with the guess: a fit may lose what vanishes with a parameter."""
-    passed = lambda x: singular_positions(task, x, task.made(x), names, experiments)  # noqa: E731
-    return passed(x) or tuple(one._replace(guessed=True) for one in passed(task.x))
+    passed = lambda x, made: singular_positions(task, x, made, names, experiments)  # noqa: E731
+    return passed(x, made) or tuple(x._replace(guessed=True) for x in passed(task.x, guessed))
 
 
 def _moved(starts: Mapping[int, Any], experiments: Sequence[Experiment]) -> dict[str, float]:

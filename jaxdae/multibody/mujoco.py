@@ -117,18 +117,7 @@ def read_mujoco(
     limits = _kind_of_limits(limits, limit_stiffness, limit_restitution)
     loops, cuts = _closing(loops, cuts)
     mujoco = load_mujoco()
-    given = opened(source)
-    tree = described(given.text, cuts) if given.root == "robot" else None
-    if cuts and tree is None:
-        raise refuse(
-            f"cuts are joints of a robot description, and the file is <{given.root}>. Its loops "
-            "are closed by its equality constraints, or by loops=."
-        )
-    # Its links keep their names.
-    tree = tree if cuts or loops else None
-    model = (
-        compiled(mujoco, source) if tree is None else _attempt(_tree(mujoco, tree, given).compile)
-    )
+    given, tree, model = model_of(mujoco, source, cuts, named=bool(loops))
     names = Names(mujoco, model)
     check_numbers(model, names)
     left_out = (
@@ -157,6 +146,27 @@ def read_mujoco(
     ends = read_limits(mujoco, model, names) if limits == "events" else []
     events = limit_events(system, ends, limit_restitution)
     return ImportedMechanism(system, system.start(), left_out, events)
+
+
+def model_of(mujoco, source: str | Path, cuts: tuple[str, ...], *, named: bool = False):
+    """The source, a robot description whose links keep their names or `None`, MuJoCo's model.
+
+    Args:
+        mujoco: the module.
+        source: path of the file, or its text.
+        cuts: names of joints of a robot description that close loops.
+        named: whether links of robot descriptions keep their names, as they do with `cuts`.
+    """
+    given = opened(source)
+    tree = described(given.text, cuts) if given.root == "robot" else None
+    if cuts and tree is None:
+        raise refuse(
+            f"cuts are joints of a robot description, and the file is <{given.root}>. Its loops "
+            "are closed by its equality constraints, or by loops=."
+        )
+    if tree is None or not (cuts or named):
+        return given, None, compiled(mujoco, source)
+    return given, tree, _attempt(_tree(mujoco, tree, given).compile)
 
 
 def _kind_of_limits(limits: str | None, stiffness, restitution) -> str:

@@ -190,10 +190,16 @@ class Tree:
         moments = masses[:, None, None] * crosses
         own = jnp.einsum("bij,bjk,blk->bil", offsets.turn, own, offsets.turn) - moments @ crosses
         translations = masses[:, None, None] * rotations.none(self.dtype)
-        # Bodies that are fixed to the ground are part of no link.
+        # Bodies that are fixed to the ground are part of no link, and most links have one body.
         parts = self.link_of == 1 + np.arange(len(self.parents))[:, None]
-        sums = (jnp.tensordot(parts.astype(self.dtype), x, 1) for x in (own, moments, translations))
-        return Inertia(*sums)
+        first = np.where(parts.any(axis=1), 1 + np.argmax(parts, axis=1), 0)
+        more = parts & (np.cumsum(parts, axis=1) > 1)
+
+        def summed(x):
+            sums = _taken(_with_ground(x), first)
+            return sums + jnp.tensordot(more.astype(self.dtype), x, 1) if more.any() else sums
+
+        return Inertia(*map(summed, (own, moments, translations)))
 
     @cached_property
     def axes(self) -> Twist:

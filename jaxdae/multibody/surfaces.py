@@ -1,14 +1,14 @@
 """Surfaces of triangles that bodies carry, for pictures: they take no part in the motion."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxdae.multibody.mujoco import compiled, load_mujoco, Names
+from jaxdae.multibody.mujoco import load_mujoco, model_of, Names
 
 # The colour that MuJoCo gives to what has none; a material shows through it.
 _UNCOLOURED = (0.5, 0.5, 0.5, 1.0)
@@ -33,7 +33,7 @@ class Surface(NamedTuple):
     color: tuple[float, float, float, float] = _UNCOLOURED
 
 
-def read_surfaces(source: str | Path) -> tuple[Surface, ...]:
+def read_surfaces(source: str | Path, *, cuts: str | Sequence[str] = ()) -> tuple[Surface, ...]:
     """Read the geometries of a file for MuJoCo (MJCF) or a robot description (URDF), as triangles.
 
     Bodies have the names that `read_mujoco` gives them. Geometries of the groups 0 to 2 are read,
@@ -44,6 +44,7 @@ def read_surfaces(source: str | Path) -> tuple[Surface, ...]:
 
     Args:
         source: path of the file, or its text.
+        cuts: names of joints of a robot description that close loops, as `read_mujoco` has them.
 
     Returns:
         A surface for each geometry that can be seen.
@@ -56,7 +57,7 @@ def read_surfaces(source: str | Path) -> tuple[Surface, ...]:
         RuntimeWarning: if height fields are left out.
     """
     mujoco, creation = load_mujoco(), _load_creation()
-    model = compiled(mujoco, source)
+    _, _, model = model_of(mujoco, source, (cuts,) if isinstance(cuts, str) else tuple(cuts))
     fields = int(np.sum(model.geom_type == int(mujoco.mjtGeom.mjGEOM_HFIELD)))
     if fields:
         warnings.warn(f"read_surfaces: left out: {fields} x height field.", RuntimeWarning, 2)

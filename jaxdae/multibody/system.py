@@ -391,8 +391,9 @@ class Multibody(System):
 
     def without_rotation(self, q) -> str | None:
         """Why a quaternion among coordinates that are known is no rotation, in words."""
+        values = self.values(q)
         for joint in self.joints():
-            part = joint.quaternion(self.values(q)[joint.name])
+            part = joint.quaternion(values[joint.name])
             # Its square is divided by.
             if part is not None and part @ part < np.finfo(part.dtype).tiny:
                 length = functools.reduce(np.hypot, part.astype(float))

@@ -23,7 +23,7 @@ from jaxdae import (
     SimulationError,
     VelocityElimination,
 )
-from jaxdae.diagnosis import diagnose as diagnosis
+from jaxdae.diagnosis import diagnose as diagnosis, singularities
 from jaxdae.diagnosis.singularities import find_near_singularities
 from jaxdae.formulations import LinearLaw
 from jaxdae.models import CartesianPendulum, ReachableTwoLink, SliderCrank
@@ -172,6 +172,25 @@ def test_near_singularities_are_found_between_rows_and_not_invented(amplitude, r
         assert_allclose([x.time for x in found], [first, np.pi / rate - first], atol=2e-3)
 
 
+@pytest.mark.parametrize("amplitude", [1.5, 1.21, 1.19, 1.0])
+@pytest.mark.parametrize(("row", "backward"), [(0.02, 1), (0.15, 1), (0.15, -1)])
+def test_estimates_by_rows_find_the_positions_that_bounds_find(amplitude, row, backward):
+    """The same oscillation: it passes `J = 0` twice, or nearly, or keeps away from it."""
+    ts = backward * np.arange(0.0, 3.0, row)
+    q, v = amplitude * np.sin(np.abs(ts)), amplitude * backward * np.cos(ts)
+    jacobian = lambda t, q, v: (1.2 - q)[:, :, None]  # noqa: E731
+    given = jacobian, ts, State(q[:, None], v[:, None]), jacobian(ts, q[:, None], v)
+    found, _ = find_near_singularities(*given, bounded=False)
+    every, _ = find_near_singularities(*given)
+    assert len(found) == len(every) == {1.5: 2, 1.0: 0}.get(amplitude, len(every))
+    if amplitude > 1.2:
+        first = np.arcsin(1.2 / amplitude)
+        off = np.abs(np.subtract.outer([abs(x.time) for x in found], [first, np.pi - first]))
+        # The last places are a 85th of an interval apart; a row below the level is not bettered.
+        level = 1e-2 * np.median(np.abs(1.2 - q)) / (amplitude * np.cos(first))
+        assert off.min(axis=1).max(initial=0.0) < max(row / 85, level) + 1e-3
+
+
 def _regular_least(system):
     """Least singular value of a crank with a longer rod, on a fine grid of angles."""
     angles = np.linspace(0, 2 * np.pi, 20001)
@@ -182,6 +201,16 @@ def _regular_least(system):
     across = np.stack([r * np.cos(angles), rod * np.cos(psi), zero], 1)
     rows = np.stack([x / np.linalg.norm(x, axis=1).max() for x in (along, across)], 1)
     return np.linalg.svd(rows, compute_uv=False)[:, -1].min()
+
+
+def test_a_run_that_stays_at_a_singular_position_is_measured_by_its_regular_rows():
+    ts = np.linspace(0.0, 1.0, 101)
+    q = np.maximum(0.0, 0.2 - ts)  # for most of the time zero
+    jacobian = lambda t, q, v: q[:, :, None]  # noqa: E731
+    states = State(q[:, None], np.where(q > 0, -1.0, 0.0)[:, None])
+    found, typical = find_near_singularities(jacobian, ts, states, jacobian(ts, q[:, None], None))
+    assert_allclose(typical, 0.105 / 0.2)  # rows are scaled by their largest length
+    assert min(x.value for x in found) == 0.0
 
 
 @pytest.mark.slow
@@ -335,8 +364,10 @@ def test_no_other_choice_is_advised_where_the_constraints_are_singular(tolerance
 
 def test_a_run_too_large_for_a_search_says_so_at_the_prompt(monkeypatch):
     line = "positions    near-singular ones were not searched for, as there is much to compute; see"
-    for most, searched in ((diagnosis.MOST_WORK, True), (0, False)):
-        monkeypatch.setattr(diagnosis, "MOST_WORK", most)
+    monkeypatch.setattr(diagnosis, "MOST_WORK", 0)
+    for most, searched in ((singularities.THOROUGH_WORK, True), (0, False)):
+        for module in (diagnosis, singularities):
+            monkeypatch.setattr(module, "THOROUGH_WORK", most)
         run = simulate(CartesianPendulum(), Multipliers(), START, t1=0.1, dt=0.01, solver=RK4())
         assert vars(run)["findings"].searched == searched
         assert (f"{line} mobility()" in repr(run)) != searched

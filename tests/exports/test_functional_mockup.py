@@ -176,7 +176,7 @@ def test_co_simulation_takes_the_steps_of_simulate(mockup):
     assert one.get("time") == 0.5
 
 
-def test_communication_steps_that_steps_do_not_divide_are_parted_equally(third):
+def test_communication_steps_that_steps_do_not_divide_are_divided_equally(third):
     one = third.instance("steps").initialize()
     rows = one.steps(0.05, 10)
     run = reference(dt=0.05 / 3)

@@ -15,7 +15,8 @@ from helpers.rubbing_crank import rubbing_motion, RubbingCrank
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.identification import Channel, Experiment, Identification, identify, Measurement
 from jaxdae.identification.findings import Opening, singular_positions, SingularPositions
-from jaxdae.identification.fit import MeasurementModel, Predictions, raw_names_of, Settings
+from jaxdae.identification.fit import Predictions, raw_names_of, Settings, Unknowns
+from jaxdae.identification.identify import measurement_model
 from jaxdae.identification.preparation import prepared
 from jaxdae.models import SliderCrank
 from jaxdae.systems import State
@@ -60,15 +61,15 @@ def free(params, formulation: AbstractFormulation = ROBUST):
 def singular(build, params, runs=1, states=None, settings=ADAPTIVE):
     """What is said of runs along the exact motion; no run is made."""
     experiments = [record()] * runs
-    model = MeasurementModel(build, tuple(x.reading for x in CHANNELS.values()), settings)
-    task = prepared(model, params, experiments, CHANNELS, 1)
+    model = measurement_model(build, CHANNELS, settings)
+    task = prepared(model, Unknowns(params, {}), experiments, CHANNELS, 1)
     q, v = (x.T for x in branch(SliderCrank(), *map(jnp.asarray, rubbing_motion(TIMES))))
     one = State(q, v, jnp.zeros((30, 0)))
     all_states = (
         jax.tree.map(lambda x: jnp.stack([x] * runs), one) if states is None else states(one)
     )
     first = jax.tree.map(lambda x: jnp.stack([x] * runs), begun(SliderCrank()))
-    made = [Predictions(None, first, all_states)]
+    made = [Predictions(None, first, all_states, None)]
     return singular_positions(task, task.x, made, raw_names_of(params), experiments)
 
 

@@ -1,6 +1,8 @@
 """Surfaces of files: each point of MuJoCo's shapes, and nothing that is not seen."""
 
 import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
 import mujoco
@@ -106,3 +108,13 @@ def test_what_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "trimesh", None)
     with pytest.raises(ImportError, match=r"needs trimesh.* pip install 'jaxdae\[viewer\]'"):
         read_surfaces(SHAPES)
+
+
+def test_robot_descriptions_with_loops_are_seen_where_their_joints_are_cut():
+    path = Path(__file__).parents[1] / "data" / "robots" / "gripper.urdf"
+    found = read_surfaces(path, cuts=("left pin", "right pin"))
+    links = ET.parse(path).getroot().findall("link")
+    seen = sorted(x.get("name") for x in links for _ in x.findall("visual"))
+    assert seen == sorted(x.body for x in found) != []
+    with pytest.raises(ValueError, match="cuts are joints of a robot description"):
+        read_surfaces(SHAPES, cuts="C")
