@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import bibliography
+import suite_pages
 import timings
 from names import DATA, first_line, ROOT
 
@@ -215,6 +216,7 @@ PLACES = {
     "{{ random-mechanisms }}": ("random_mechanisms.json", _random),
     "{{ iftomm }}": ("iftomm.json", _iftomm),
     "{{ measured-pendulum }}": ("measured_pendulum.json", _measured),
+    "{{ suite }}": ("suite.json", suite_pages.summary),
 }
 
 
