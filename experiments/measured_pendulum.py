@@ -224,7 +224,7 @@ def claims(errors: dict[str, dict[str, list[float]]], unseen: list[str]) -> list
             better(plain, range(n, n + len(OVER_THE_TOP))),
         ),
         Claim(
-            "Masses, centers and moments of inertia of both links cannot be told apart: "
+            "Masses, centers and moments of inertia of both links cannot be distinguished: "
             f"{'; '.join(unseen)}.",
             len(unseen) > 0,
         ),

@@ -123,7 +123,7 @@ names = ("J_1", "J_2", "J_r", "G_1", "G_2", "dry_1", "dry_2")
 guess: dict[str, Any] = {name: Positive(float(getattr(DoublePendulum(), name))) for name in names}
 guess["J_r"] = jnp.array(0.001)  # may be zero, whose logarithm a search would never reach
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", RuntimeWarning)  # what is left is no noise, see below
+    warnings.simplefilter("ignore")  # what is left is no noise, see below
     fit = jaxdae.identify(
         build, guess, experiment(fitted_one), channels=channels, dt=STEP, solver=RK4(), steps=30
     )
