@@ -18,7 +18,8 @@ MODULES = {
 # From the lowest; each may import those before it.
 ROOMS = (
     "storage", "interruptions", "names", "tables", "checks", "reprs", "version", "references",
-    "compiled", "errors", "memory", "derivatives", "linalg", "kernels", "systems", "stability",
+    "errors", "memory", "derivatives", "linalg", "primitives", "compiled", "kernels", "systems",
+    "stability",
     "formulations", "solvers", "events", "control", "analysis", "simulation", "diagnosis",
     "results", "runs", "dae_runs", "exports", "tuning", "optimal_control", "environments",
     "parallel", "identification", "multibody", "models", "plotting", "commands", "cli",
