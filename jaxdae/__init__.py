@@ -72,6 +72,8 @@ Control:
 Tune:
 
     tune                  Minimize an objective over the arrays of a pytree.
+    certify               Whether the gradient of a function of runs may be followed, and why not.
+    GradientCertificate   What is known of a gradient: verdict, reason, digits, examinations.
     TuningResult          The best parameters seen by `tune`, and how they were found.
 
 Identify:

@@ -83,6 +83,8 @@ from .systems import (
     Variables as Variables,
 )
 from .tuning import (
+    certify as certify,
+    GradientCertificate as GradientCertificate,
     tune as tune,
     TuningResult as TuningResult,
 )

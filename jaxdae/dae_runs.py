@@ -12,9 +12,10 @@ import numpy as np
 
 from jaxdae.checks import are_known, is_eager
 from jaxdae.compiled import jit
-from jaxdae.diagnosis import events as event_findings, preconditions
+from jaxdae.diagnosis import events as event_findings, observation, preconditions
 from jaxdae.diagnosis.dae_failure import describe_dae_failure
 from jaxdae.diagnosis.failure import SimulationError
+from jaxdae.diagnosis.findings import Finding
 from jaxdae.diagnosis.steps import unsolved_steps
 from jaxdae.events.declaration import check_events, DAE_NAMES, Event
 from jaxdae.events.records import REASONS
@@ -132,6 +133,8 @@ def solve(
         TypeError: before any work, for an argument of the wrong kind.
         BackendError: when the native backend is asked for and cannot serve.
     """
+    if observation.is_observed():
+        throw, progress, start_tolerance = False, False, None
     problem, method = prepare(
         dae, Variables(y, z), t0=t0, t1=t1, dt=dt, solver=solver,
         stepsize_controller=stepsize_controller, saveat=saveat, controller=controller,
@@ -141,6 +144,9 @@ def solve(
     if throw and not is_eager(problem):
         return _raising(problem, method, kinds(problem.parts))
     found = solved(problem, method)
+    if observation.is_observed():
+        observation.hand_over(problem, method, found)
+        return found
     if isinstance(solver, str):
         # Beside the fields, so that no program sees it.
         equations = DAEEquations(problem.dae, problem.controller)
@@ -148,20 +154,30 @@ def solve(
         object.__setattr__(found, "why", why)
     if not (throw and are_known(found.result_code)):
         return found
+    failure, said = findings_of(problem, method, found)
+    if failure is not None:
+        raise SimulationError(failure)
+    for one in said:
+        warnings.warn(one.message, RuntimeWarning, stacklevel=2)
+    return found
+
+
+def findings_of(
+    problem: DAEProblem, method: Method, found: DAETrajectory
+) -> tuple[str | None, tuple[Finding, ...]]:
+    """Why a run failed, in words, or `None` and what may be wrong with it."""
     failed = not bool(found.success)
     unsolved = unsolved_steps(found.stats, method.solver, failed=failed)
     if failed:
         message = describe_dae_failure(found)
-        raise SimulationError(message if unsolved is None else f"{message} {unsolved.message}")
+        return (message if unsolved is None else f"{message} {unsolved.message}"), ()
     said = [] if unsolved is None else [unsolved]
     if found.events is not None:
         reached = np.isfinite(found.ts)
         rows = jax.tree.map(lambda x: x[reached], found.saved)
         pieces = event_findings.segments(found.ts[reached], rows, None, found.events)
         said += event_findings.findings(problem, found, pieces)
-    for one in said:
-        warnings.warn(one.message, RuntimeWarning, stacklevel=2)
-    return found
+    return None, tuple(said)
 
 
 def prepare(
@@ -175,6 +191,11 @@ def prepare(
         ValueError: as `solve` does, and its other errors before any work.
     """
     given = as_variables(dae, *variables)
+    asked = {"adjoint": adjoint, "backend": backend, "stepsize_controller": stepsize_controller}
+    asked |= observation.as_observed({**asked, "dt": dt}, dtype_of(given))
+    adjoint, backend, stepsize_controller = (
+        asked[x] for x in ("adjoint", "backend", "stepsize_controller")
+    )
     if isinstance(solver, str) and solver != "auto":
         raise ValueError(
             f"solver is {solver!r}; give 'auto', or a solver such as jaxdae.solvers.RadauIIA()."

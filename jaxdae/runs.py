@@ -23,7 +23,7 @@ from jaxdae.control.base import (
     ControllerOutput,
     hybrid_part,
 )
-from jaxdae.diagnosis import preconditions, starts
+from jaxdae.diagnosis import observation, preconditions, starts
 from jaxdae.diagnosis.backward import start_warning
 from jaxdae.diagnosis.diagnose import diagnose, says_more
 from jaxdae.diagnosis.failure import SimulationError
@@ -184,6 +184,8 @@ def simulate(
         t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, backend, progress,
         throw, work, start_tolerance, max_steps, events, max_events,
     )  # fmt: skip
+    if observation.is_observed():
+        return _observed(system, formulation, state, settings)
     ready = _ready(system, formulation, state, settings)
     trajectory = ready.run()
     findings = _examined(ready, trajectory, settings)
@@ -196,6 +198,16 @@ def simulate(
     object.__setattr__(trajectory, "why", ready.why)  # also of a run that was made again
     if findings is not None and (throw or bool(trajectory.success)):
         _announce(findings, trajectory, rows=bool(throw))
+    return trajectory
+
+
+def _observed(system, formulation, state, settings: "Given") -> Trajectory:
+    """A run as an examination asks for it, which says of it what there is to say."""
+    asked = observation.as_observed(settings._asdict(), jnp.result_type(float, state.q))
+    ready = _ready(system, formulation, state, settings._replace(**asked))
+    trajectory = ready.run()
+    given = ready.problem, ready.method, trajectory, ready.warnings
+    observation.hand_over(*given, settings.start_tolerance)
     return trajectory
 
 
@@ -456,10 +468,13 @@ def prepare(system, formulation, state, **settings) -> tuple[Problem, Method]:
     Raises:
         ValueError: as `simulate` does, and its other errors before any work.
     """
+    dtype = jnp.result_type(float, state.q)
+    settings |= observation.as_observed(settings, dtype)
     chosen, _ = _with_solver(system, formulation, state, Given(**settings))
     problem, method, said = _completed(system, formulation, state, chosen)
-    for text in said:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    if not observation.is_observed():
+        for text in said:
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
     return problem, method
 
 
@@ -766,9 +781,9 @@ def _left_to_plain(times: Times, saveat, controller) -> str | None:
 
 def _monitored(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem, Method]:
     """Where only the end or few times are saved, rows on the way are saved to monitor the run."""
-    if not throw or not is_eager(problem):
+    times, seen = problem.times, observation.is_seen()
+    if not (seen and are_known(times)) and not (throw and is_eager(problem)):
         return problem, method
-    times = problem.times
     monitor = np.linspace(times.start, times.end, DEFAULT_TIMES, dtype=problem.state.q.dtype)
     if is_end(method.saveat):
         method = method._replace(saveat=None, only_end=True)

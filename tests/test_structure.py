@@ -21,8 +21,9 @@ ROOMS = (
     "errors", "memory", "derivatives", "linalg", "primitives", "compiled", "kernels", "systems",
     "stability",
     "formulations", "solvers", "events", "control", "analysis", "simulation", "diagnosis",
-    "results", "runs", "dae_runs", "exports", "tuning", "optimal_control", "environments",
-    "parallel", "identification", "multibody", "models", "plotting", "commands", "cli",
+    "results", "runs", "dae_runs", "exports", "certification", "tuning", "optimal_control",
+    "environments", "parallel", "identification", "multibody", "models", "plotting", "commands",
+    "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "cuda", "launch", "integration", "export")
 

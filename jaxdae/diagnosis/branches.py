@@ -111,7 +111,7 @@ def other_branch(system, formulation, found: Crossing) -> Finding:
         f"{type(formulation).__name__} resolves with these steps. {_remedy(formulation)}; or, if "
         "the constraints are meant to be singular there, give them parameters with which they are."
     )
-    return Finding(message, found.distance, found.time, (name,))
+    return Finding(message, found.distance, found.time, (name,), subject="rank")
 
 
 def faded_reactions(system, formulation, found: Crossing) -> Finding | None:
@@ -140,7 +140,7 @@ def faded_reactions(system, formulation, found: Crossing) -> Finding | None:
         f"{_FADED:g} times the damping {damping:.2g}, below which their reactions fade: the motion "
         f"after it may be wrong. {_remedy(formulation)}."
     )
-    return Finding(message, least, found.time, (name,))
+    return Finding(message, least, found.time, (name,), subject="rank")
 
 
 def _gap(system, found: Crossing) -> tuple[str, str]:

@@ -497,4 +497,4 @@ def _of_energy(
         f"{explained:.2g} J. {_REMEDY if formulation.capabilities.weight is None else _OF_MASS}; "
         "see plot_energy(run, work=True)."
     )
-    return False, Finding(message, float(error))
+    return False, Finding(message, float(error), subject="energy")

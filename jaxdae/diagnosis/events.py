@@ -71,7 +71,7 @@ def findings(problem: Any, trajectory: Any, parts: list[Segment]) -> list[Findin
         _at_once(events), _unwatched(events), _unresolved(events), _grazing(trajectory, span),
     ]  # fmt: skip
     found += _between_rows(problem, trajectory, parts)
-    return [x for x in found if x is not None]
+    return [x._replace(subject="events") for x in found if x is not None]
 
 
 def _at_once(events: Any) -> Finding | None:

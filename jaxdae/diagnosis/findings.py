@@ -12,6 +12,8 @@ class Finding(NamedTuple):
         time: when [s]; `None` where it is of no single time.
         constraints: names of those involved.
         passable: whether it is of a singular position that `SingularityRobust()` may pass.
+        subject: what it is of: "events", "rank", "constraints", "energy", "effort" (time that steps
+            took, of no consequence for the motion) or "run".
     """
 
     message: str
@@ -19,6 +21,7 @@ class Finding(NamedTuple):
     time: float | None = None
     constraints: tuple[str, ...] = ()
     passable: bool = False
+    subject: str = "run"
 
 
 class NearSingularity(NamedTuple):

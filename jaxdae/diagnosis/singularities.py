@@ -352,7 +352,7 @@ def singularity_finding(
         f"grow without bound, and {type(formulation).__name__} may lose the branch or the energy "
         "without a sign of it in the residuals: use Multipliers(..., solve=SingularityRobust())."
     )
-    return Finding(message, least.value, least.time, passable=True)
+    return Finding(message, least.value, least.time, passable=True, subject="rank")
 
 
 def incompatibility(system, ts, states, jac, residual) -> Finding | None:
@@ -409,7 +409,7 @@ def incompatibility(system, ts, states, jac, residual) -> Finding | None:
         "does is a compromise of its formulation, not a motion under these constraints: correct "
         "the constraints, drop one of those involved, or end the run before."
     )
-    return Finding(message, amount, time, constraints)
+    return Finding(message, amount, time, constraints, subject="constraints")
 
 
 @jit(options=BRIEFLY, interpreted=2)

@@ -336,4 +336,4 @@ def changed_rank(formulation, trajectory) -> Finding | None:
         f"{ranks.size} saved times). The motion there is not determined by that rank: check it "
         "with Penalty, or start where the rank is that of the motion."
     )
-    return Finding(message, float(ranks[i]), time)
+    return Finding(message, float(ranks[i]), time, subject="rank")

@@ -178,7 +178,7 @@ def limited_by_stability(problem, method, run, examined: Any) -> Finding | None:
         f"{found.reach:.3g}; the motion itself has nothing that fast above its tolerance. "
         f"{_remedy(problem.formulation, method, run.why_solver)}"
     )
-    return Finding(message, found.product, found.time)
+    return Finding(message, found.product, found.time, subject="effort")
 
 
 def unstable_steps(problem, method, examined: Any, energy) -> Finding | None:

@@ -15,11 +15,17 @@ from jaxdae.identification.posterior import (
     Repetitions as Repetitions,
     repetitions as repetitions,
 )
+from jaxdae.identification.records import read_record as read_record, Record as Record
 from jaxdae.identification.report import (
     FittedChannel as FittedChannel,
     Identification as Identification,
     SensorLine as SensorLine,
 )
 from jaxdae.identification.sensors import Calibration as Calibration
+from jaxdae.identification.validation import (
+    PredictedChannel as PredictedChannel,
+    validate as validate,
+    Validation as Validation,
+)
 
 __all__ = _names.public(globals())

@@ -182,24 +182,27 @@ class MeasurementModel(Module):
 
     def predictions(self, unknowns: Unknowns, batch: Batch, z: Float[Array, "runs d"]):
         """Channels and states of all runs of a batch, whose starts have the coordinates `z`."""
-
-        def one(member: Runs, z):
-            parts = self.parts(unknowns, member.given).counted_from(member.origin)
-            guess = member.guess
-            if batch.function is not None:
-                begun = batch.function(parts.declaration)
-                guess = parts.as_state(begun, "identify: the function of a start returned")
-            state, own = moved((guess, member.own), member.moves, z)
-            if batch.project:
-                state = parts.consistent(member.start, state)
-            ts, trajectory = self._simulated(parts, state, member, batch.longest)
-            read = lambda c: self._measured(c, trajectory, unknowns.shared, own)  # noqa: E731
-            values = jnp.stack([read(c) for c in batch.channels])
-            # Fixed steps may go on past the end of a run, and fail there.
-            values = jnp.where(jnp.isfinite(trajectory.ts), values, jnp.nan)
-            return Predictions(values, state, ts, own)
-
+        one = lambda member, z: self.of_run(unknowns, batch, member, z)  # noqa: E731
         return eqx.filter_vmap(one)(batch.runs, z)
+
+    def of_run(
+        self, unknowns: Unknowns, batch: Batch, member: Runs, z: Float[Array, " d"]
+    ) -> Predictions:
+        """The same of one run."""
+        parts = self.parts(unknowns, member.given).counted_from(member.origin)
+        guess = member.guess
+        if batch.function is not None:
+            begun = batch.function(parts.declaration)
+            guess = parts.as_state(begun, "identify: the function of a start returned")
+        state, own = moved((guess, member.own), member.moves, z)
+        if batch.project:
+            state = parts.consistent(member.start, state)
+        ts, trajectory = self._simulated(parts, state, member, batch.longest)
+        read = lambda c: self._measured(c, trajectory, unknowns.shared, own)  # noqa: E731
+        values = jnp.stack([read(c) for c in batch.channels])
+        # Fixed steps may go on past the end of a run, and fail there.
+        values = jnp.where(jnp.isfinite(trajectory.ts), values, jnp.nan)
+        return Predictions(values, state, ts, own)
 
     def _measured(self, channel: int, trajectory, shared, own) -> Float[Array, " times"]:
         """What the sensor of a channel shows of a run."""
@@ -275,6 +278,20 @@ class Fit(Module):
     def values(self, x: Float[Array, " p"]) -> Float[Array, " k"]:
         """The estimated numbers."""
         return values_of(self.raw(x))
+
+    @property
+    def shared_count(self) -> int:
+        """Number of the first unknowns, which all records share."""
+        return sum(x.size for x in jax.tree.leaves(self.like[0]))
+
+    @property
+    def unknown_count(self) -> int:
+        """Number of all unknowns."""
+        return self.shared_count + sum(z.size for z in self.like[1])
+
+    def raw_of_shared(self, shared: Float[Array, " k"]) -> Unknowns:
+        """What all records share, with its parametrizations, from these unknowns alone."""
+        return eqx.combine(ravel_pytree(self.like[0])[1](shared), self.frozen)
 
     def samples(self) -> Samples:
         """What was measured."""

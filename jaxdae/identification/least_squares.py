@@ -3,27 +3,33 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
-from jaxdae.identification.fit import Fit, Samples
+from jaxdae.identification.damped_steps import Compressed, Step
+from jaxdae.identification.fit import Fit, Predictions, Samples
+from jaxdae.identification.linearization import (
+    evaluate,
+    Evaluation,
+    Linearization,
+    linearizations,
+    moved_along,
+)
 from jaxdae.identification.uncertainty import (
     estimated_noise,
     first_noise,
     SampleCounts,
     seen_columns,
 )
-from jaxdae.linalg.tall import Short, shortened
-from jaxdae.tuning.damping import ComposedLeastSquares, levenberg_marquardt
-from jaxdae.tuning.linearization import initialized, stepped
 
-# A step that changes the unknowns by this part of their standard errors, and the residuals by no
-# more than this part of the noise, is the last.
-_TOLERANCE = {"float64": 1e-6, "float32": 1e-2}
-_SMALL = {"float64": 1e-9, "float32": 1e-5}
+# A fit ends where no step lowers chi-square by more than the square of this, in units of the
+# reduced one: the estimate is within that part of a standard error of the minimum.
+_TOLERANCE = {8: 1e-4, 4: 1e-2}
+# Or where a step has lowered the sum of squares by less than this part, as foreseen; or where it
+# changes all unknowns by less than that part.
+_RELATIVE_REDUCTION = {8: 1e-12, 4: 1e-6}
+_RELATIVE_STEP = {8: 1e-10, 4: 1e-5}
 # Steps refused in a row after which there is no decrease to be found: each is a quarter as long.
 _MOST_REFUSED = 30
 # Noise levels have converged where they change by less than this part: far below what they are
@@ -31,40 +37,18 @@ _MOST_REFUSED = 30
 NOISE_TOLERANCE = 1e-3
 _MOST_ROUNDS = 30
 # A fit is at a minimum where a further step promises less than this decrease of chi-square, or this
-# part of it: a tenth of a standard error. Directions that data see less than the last are open.
+# part of it: a tenth of a standard error. Noise levels are estimated from there on.
 _OPEN = 1e-2
 _RELATIVE = 1e-8
-_SEEN = 1e-6
-# Coordinates of divided records are good near where they are made, and are made anew so often.
-_STEPS_OF_ROUND = 8
 # Weights of gaps between intervals, one after the other: at first they hardly bind, in the end they
 # close to round-off of the motion's size.
 _WEIGHTS = (1e1, 1e2, 1e3, 1e4, 1e5)
-
-
-class Data(NamedTuple):
-    """What the residuals of fits depend on besides unknowns: samples, noise, weight of gaps."""
-
-    values: Samples
-    noise: Any
-    weight: Any
-
-
-class FitProgress(NamedTuple):
-    """Where every fit of a batch is."""
-
-    y: Float[Array, "fits p"]  # unknowns, shape `(fits, p)`
-    state: Any  # of the method
-    steps: Int[Array, " fits"]  # taken or refused, shape `(fits,)`
-    refused: Int[Array, " fits"]  # in a row, shape `(fits,)`
-    # Which fits have ended, those not counted whose steps are spent: they may go on.
-    done: Bool[Array, " fits"]
-
-    @property
-    def local(self) -> Short:
-        """Residuals and Jacobian at `y`, shortened, of each fit."""
-        info = self.state.f_info
-        return Short(info.residual, info.jac.pytree)
+# Damping of the first step, beside columns of length one [MadsenNielsenTingleff2004, eq. 3.14]:
+# bolder ones may end where hardly anything changes the sum of squares any more.
+_FIRST_DAMPING = 1.0
+# What damping is multiplied by: after a step that is refused, after one that the linearization
+# foresees to less than a quarter, three quarters, a tenth, a hundredth.
+_REFUSED, _GOOD, _FORESEEN, _EXACT = 4.0, 1 / 3.5, 0.1, 0.01
 
 
 class Ended(NamedTuple):
@@ -80,19 +64,26 @@ class Ended(NamedTuple):
     pressed: np.ndarray
     spent: np.ndarray  # which fits took all their steps, shape `(fits,)`
     stuck: np.ndarray  # which fits are where they began, shape `(fits,)`
-    gaps: np.ndarray  # between intervals, in units of the motion's size, shape `(fits, gaps)`
+    gaps: Any  # between intervals, in units of the motion's size
     freedom: np.ndarray  # degrees of freedom of estimated noise levels, shape `(fits, channels)`
     noise_change: np.ndarray  # of the noise levels in the last round, relative, shape `(fits,)`
+    found: Any  # linearizations at the end, in unit noise
+    made: Any  # predictions, what the models say at the end, by batch
+
+    def one(self, i: int) -> "Ended":
+        """One fit of the batch."""
+        return Ended(*(field[i] for field in self))
 
 
 def estimate(
     fit: Fit, x, values: Samples, counts: SampleCounts, *, steps: int,
-    callback: Callable[[np.ndarray], Any] = lambda _: None,
+    begun: Evaluation | None = None, callback: Callable[[np.ndarray], Any] = lambda _: None,
 ) -> Ended:  # fmt: skip
     """Fit a batch of data sets.
 
     Noise levels that are not known are those of maximum likelihood, corrected for the number of
-    parameters that each channel determines: fit and noise are estimated in turn.
+    parameters that each channel determines: they are estimated wherever the fit is near a minimum
+    by the weights so far, from the residuals there, without another run.
 
     Args:
         fit: what is fitted.
@@ -100,46 +91,33 @@ def estimate(
         values: what was measured in every fit, leading axis `fits`.
         counts: how much there is.
         steps: largest number of steps of each fit, in all rounds together.
+        begun: residuals at `x`, where they are known.
         callback: called after each step with the number of steps of each fit.
     """
-    many, single = x.shape[0], fit.joints.shape[0] == 0
-    stages = (0.0,) if single else _WEIGHTS
-    guess, stage, rounds, total = x, 0, 0, np.zeros(many, int)
-    noise = np.tile(first_noise(fit, counts), (many, 1))
-    spent, freedom, change = total > 0, np.full(noise.shape, np.nan), np.zeros(noise.shape)
-    cast = lambda a: jnp.asarray(np.broadcast_to(a, (many, *np.shape(a)[1:])), x.dtype)  # noqa: E731
-    data = Data(values, cast(noise), cast(0.0))
-    while stage < len(stages) and rounds < _MOST_ROUNDS and not spent.all():
-        data = data._replace(noise=cast(noise), weight=cast(stages[stage]))
-        before = np.asarray(data.noise, float)
-        left = np.minimum(steps - total, steps if single else _STEPS_OF_ROUND)
-        x, taken = _minimize(fit, data, x, left, lambda n, before=total: callback(before + n))
-        total, spent = total + taken, total + taken >= steps
-        if not single and not np.all(_minimum(fit, x, *linearized(fit, x, data))[0] | spent):
-            continue
-        if counts.unknown_noise.any():
-            jac = linearized(fit, x, data)[1]
-            noise, freedom = estimated_noise(fit, x, values, counts, before, jac)
-        change, rounds = np.abs(noise / before - 1), rounds + 1
-        stage += stage < len(stages) - 1 or not np.any(change > NOISE_TOLERANCE)
-    data = data._replace(noise=cast(noise))
-    residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
-    cost, first = _squares(residuals), _squares(np.asarray(linearized(fit, guess, data)[0]))
-    gaps = residuals[:, residuals.shape[1] - fit.gap_count :]
-    reached, pressed = _minimum(fit, x, residuals, jac)
+    evaluation = evaluate(fit, x, values) if begun is None else begun
+    noise = first_noise(fit, counts)
+    pairs = zip(np.asarray(x, float), linearizations(fit, evaluation), strict=True)
+    searches = [_Search(fit, counts, at, found, noise, steps) for at, found in pairs]
+    made = [_one(evaluation, i) for i in range(len(searches))]
+    while any(not s.done for s in searches):
+        trials = jnp.asarray(np.stack([s.trial for s in searches]), x.dtype)
+        evaluation = evaluate(fit, trials, values)
+        for i, found in enumerate(linearizations(fit, evaluation)):
+            if not searches[i].done and searches[i].take(found, np.asarray(trials[i], float)):
+                made[i] = _one(evaluation, i)
+        callback(np.array([s.steps for s in searches]))
+    results = [s.result() for s in searches]
+    arrays = {k: np.stack([r[k] for r in results]) for k in results[0] if k not in ("gaps",)}
     return Ended(
-        x=np.asarray(x),
-        noise=np.asarray(data.noise),
-        cost=cost - _squares(gaps),
-        steps=total,
-        converged=reached & ((stage == len(stages)) | ~spent),
-        pressed=pressed,
-        spent=spent,
-        stuck=~reached & ~(cost < first * (1 - _RELATIVE)) & ~spent,
-        gaps=gaps / np.asarray(data.weight)[:, None],
-        freedom=freedom,
-        noise_change=change.max(axis=1),
+        **arrays,
+        gaps=[r["gaps"] for r in results],
+        found=[s.found for s in searches],
+        made=made,
     )
+
+
+def _one(evaluation: Evaluation, i: int) -> list[Predictions]:
+    return [jax.tree.map(lambda a: a[i], r.made) for r in evaluation.runs]
 
 
 def repeated(tree: Any, count: int) -> Any:
@@ -147,178 +125,162 @@ def repeated(tree: Any, count: int) -> Any:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), tree)
 
 
-def value_and_jacobian(function: Callable, x):
-    """A function's value and its Jacobian, by forward differentiation."""
-    twice = lambda x: (function(x),) * 2  # noqa: E731
-    jac, value = jax.jacfwd(twice, has_aux=True)(x)
-    return value, jac
+class _Search:
+    """One fit on its way: Levenberg and Marquardt's method with weights that change.
 
-
-@eqx.filter_jit
-def linearized(fit: Fit, x, data: Data):
-    """Residuals and their Jacobian by the unknowns, of a batch of fits."""
-
-    def one(x, data):
-        return value_and_jacobian(lambda x: fit.residuals(x, *data), x)
-
-    return eqx.filter_vmap(one)(x, data)
-
-
-def _directions(jac: np.ndarray, nodes: np.ndarray, gaps: int, units: np.ndarray) -> np.ndarray:
-    """Parameters, with later starts that keep the gaps, and the gaps, each as long as changes one.
-
-    In the unknowns themselves a small change of a parameter alone opens gaps, whose weight would
-    allow it tiny steps only.
+    Damping is in the scales of the unknowns, the largest lengths so far of the columns of the
+    Jacobian [More1978, section 6], so that steps do not depend on units.
     """
-    directions = np.eye(jac.shape[1])
-    if not np.isfinite(jac).all():
-        return directions
-    if gaps:
-        opened = np.linalg.pinv(jac[-gaps:, nodes])
-        directions[np.ix_(nodes, ~nodes)] = -opened @ jac[-gaps:, ~nodes]
-        directions[np.ix_(nodes, nodes)] = opened
-        jac = jac @ directions
-    seen = seen_columns(jac, units)
-    largest = np.maximum(np.abs(jac).max(axis=0), np.finfo(float).tiny)
-    sizes = largest * np.linalg.norm(jac / largest, axis=0)  # whose squares would overflow
-    # A step along what nothing sees would go anywhere.
-    good = seen & np.isfinite(sizes) & (sizes > 0)
-    return np.where(good, directions / np.where(good, sizes, 1.0), 0.0)
 
+    def __init__(self, fit: Fit, counts: SampleCounts, x, found: Linearization, noise, steps: int):
+        self.fit, self.counts, self.most_steps = fit, counts, steps
+        self.x, self.found, self.noise = x, found, noise
+        self.stages = _WEIGHTS if fit.gap_count else (0.0,)
+        self.stage = self.steps = self.refused = self.rounds = 0
+        self.damping, self.accepted, self.first, self.begun = _FIRST_DAMPING, True, x, found
+        self.change, self.freedom = np.zeros(noise.shape), np.full(noise.shape, np.nan)
+        self.complete = self.done = False
+        self.size, self.trial = found.precision.itemsize, x
+        self.scale = np.zeros(x.size)
+        self._arrived()
 
-@jax.jit
-def _along(base, directions, y):
-    return base + jax.vmap(jnp.matmul)(directions, y)
+    @property
+    def weight(self) -> float:
+        return self.stages[self.stage]
 
+    @property
+    def last(self) -> bool:
+        """Whether gaps have their last weight."""
+        return self.stage == len(self.stages) - 1
 
-def _minimize(fit: Fit, data: Data, x, steps: np.ndarray, callback: Callable) -> tuple[Any, Any]:
-    """Unknowns after steps of a round, and how many: as many as are given at most, or to minima.
+    def take(self, found: Linearization, trial: np.ndarray) -> bool:
+        """Whether the trial point is accepted, of which the residuals are given."""
+        self.steps += 1
+        cost = found.weighted(self.noise, self.weight).squares if found.finite else np.inf
+        reduction, foreseen = self.cost - cost, self.step.decrease
+        good = bool(np.isfinite(cost)) and reduction > 0
+        exact = abs(reduction - foreseen) / foreseen if foreseen > 0 else np.inf
+        small = max(foreseen, abs(reduction)) <= _RELATIVE_REDUCTION[self.size] * self.cost
+        tiny = np.abs(trial - self.x) <= _RELATIVE_STEP[self.size] * np.abs(self.x)
+        if good:
+            factor = _EXACT if exact <= _EXACT else _FORESEEN
+            if exact > _FORESEEN:
+                # Not after a step that was refused, which would only be refused again.
+                factor = _GOOD if reduction >= 0.75 * foreseen and self.accepted else 1.0
+                factor = _REFUSED if reduction < 0.25 * foreseen else factor
+            self.damping = max(self.damping * factor, float(np.finfo(self.x.dtype).eps) ** 0.75)
+            self.x, self.found, self.refused = trial, found, 0
+        else:
+            self.damping, self.refused = self.damping * _REFUSED, self.refused + 1
+        self.accepted = good
+        over = small or bool(tiny.all()) or self.refused >= _MOST_REFUSED
+        if good:
+            self._arrived(over=over)
+        elif over:
+            self._close()
+        else:
+            self._aim()
+        self.done |= self.steps >= self.most_steps
+        return good
 
-    Steps are made in well-conditioned unknowns, `x + directions @ y`.
-    """
-    jac = np.asarray(linearized(fit, x, data)[1])
-    pairs = zip(jac, np.asarray(x), strict=True)
-    made = [_directions(j, fit.node_entries, fit.gap_count, fit.units(at)) for j, at in pairs]
-    directions = jnp.asarray(np.stack(made), x.dtype)
-    lengths = np.diagonal(np.asarray(directions), axis1=1, axis2=2)
-    progress = _first_progress(jnp.zeros_like(x), jac.shape[1])
-    while not np.all(np.asarray(progress.done) | (np.asarray(progress.steps) >= steps)):
-        trial = _along(x, directions, progress.state.y_eval)
-        residuals, jac = linearized(fit, trial, data)
-        rests = progress.done | (progress.steps >= steps)
-        progress = _advance(progress, residuals, jac @ directions, rests)
-        value, slope = (np.asarray(a) for a in progress.local)
-        free = ~_pressed(fit, _along(x, directions, progress.y), value, slope, lengths)
-        ended = _expected_decrease(value, slope, free) <= _TOLERANCE[str(slope.dtype)] ** 2
-        ended &= np.asarray(progress.refused) == 0
-        progress = progress._replace(done=progress.done | (ended & ~rests))
-        callback(np.asarray(progress.steps))
-    return _along(x, directions, progress.y), np.asarray(progress.steps)
+    def _arrived(self, *, over: bool = False) -> None:
+        """Weights, and what is next, where the fit is now."""
+        while True:
+            self._weigh()
+            reduced = max(1.0, self.cost / max(self.counts.total - self.x.size, 1))
+            near = self.decrease <= _OPEN * reduced or over
+            if not near:
+                break
+            if self.counts.unknown_noise.any() and self.rounds < _MOST_ROUNDS:
+                self._estimate_noise()
+                self._weigh()
+            if not self.last:
+                self.stage, over = self.stage + 1, False
+                self.damping, self.scale = _FIRST_DAMPING * 1e-3, np.zeros_like(self.scale)
+                continue
+            tight = over or self.decrease <= _TOLERANCE[self.size] ** 2 * reduced
+            if not tight:
+                break
+            still = bool(np.any(self.change > NOISE_TOLERANCE))
+            if not still or self.rounds >= _MOST_ROUNDS:
+                self.complete = self.done = True
+                return
+            over = False
+        self._aim()
 
+    def _close(self) -> None:
+        """An end where there is no decrease to be found."""
+        if self.counts.unknown_noise.any() and self.rounds < _MOST_ROUNDS and self.found.finite:
+            self._estimate_noise()
+        self.complete, self.done = self.last, True
 
-@eqx.filter_jit
-def _first_progress(y: Float[Array, "fits p"], residuals: int) -> FitProgress:
-    """Fits before their first step."""
-    rows = min(residuals, y.shape[1] + 1)
+    def _weigh(self) -> None:
+        """Sum of squares, scales and what a step without damping promises, by the weights now."""
+        weighted = self.found.weighted(self.noise, self.weight)
+        self.cost = weighted.squares
+        if not weighted.finite:
+            self.decrease, self.done = np.nan, True
+            return
+        moved = moved_along(weighted)
+        norms = moved.norms()
+        seen = self._seen(moved) & np.isfinite(norms) & (norms > 0)
+        self.scale = np.maximum(self.scale, np.where(np.isfinite(norms), norms, 0.0))
+        self.compressed = Compressed.of(weighted)
+        self.scaling = np.where(seen, 1.0 / np.where(self.scale > 0, self.scale, 1.0), 0.0)
+        free = seen & ~self._pressed(weighted)
+        units = np.where(free, 1.0 / np.where(free, norms, 1.0), 0.0)
+        self.decrease = self.compressed.step(units).decrease
 
-    def one(y):
-        short = Short(jnp.zeros(rows, y.dtype), jnp.zeros((rows, y.size), y.dtype))
-        state = initialized(_method(y), _linear(short, y), short.value, y)
-        zero = jnp.zeros((), int)
-        return FitProgress(y, state, zero, zero, jnp.zeros((), bool))
+    def _seen(self, weighted: Linearization) -> np.ndarray:
+        return seen_columns(weighted, self.fit.units(self.x))
 
-    return eqx.filter_vmap(one)(y)
+    def _pressed(self, weighted: Linearization) -> np.ndarray:
+        """Which unknowns are so near to a bound that the way to it lowers chi-square by nothing.
 
-
-@eqx.filter_jit
-def _advance(progress: FitProgress, residuals, jac, rests) -> FitProgress:
-    """One step of all fits, but of those that rest."""
-
-    def one(progress, residuals, jac, rests):
-        before, trial = progress.state, progress.state.y_eval
-        local = _shortened(residuals, jac)
-        y, state = stepped(_method(trial), _linear(local, trial), progress.y, before)
-        accepted = state.num_steps_since_acceptance == 0
-        refused = jnp.where(accepted, 0, progress.refused + 1)
-        done = accepted & ~before.first_step & _small(progress, trial)
-        new = FitProgress(y, state, progress.steps + 1, refused, done | (refused >= _MOST_REFUSED))
-        keep = lambda a, b: jnp.where(rests, a, b) if eqx.is_array(b) else b  # noqa: E731
-        return jax.tree.map(keep, progress, new)
-
-    return eqx.filter_vmap(one)(progress, residuals, jac, rests)
-
-
-def _shortened(residuals, jac) -> Short:
-    """NaN, with a finite slope, where they are not finite: no step is taken there."""
-    finite = jnp.isfinite(residuals).all() & jnp.isfinite(jac).all()
-    value, slope = shortened(*(jnp.where(finite, x, 0.0) for x in (residuals, jac)))
-    return Short(jnp.where(finite, value, jnp.nan), slope)
-
-
-_brief = jax.jit(jax.vmap(_shortened))
-
-
-def _linear(local: Short, point) -> Callable:
-    return lambda y, _: (local.value + local.slope @ (y - point), None)
-
-
-def _small(progress: FitProgress, trial) -> Array:
-    """Whether the step from where a fit is to its trial point changes next to nothing."""
-    least, part = (x[str(trial.dtype)] for x in (_TOLERANCE, _SMALL))
-    local, step = progress.local, trial - progress.y
-    tiny = jnp.abs(step) <= least + part * jnp.abs(progress.y)
-    change = jnp.linalg.norm(local.slope @ step)
-    return tiny.all() & (change <= least + part * jnp.linalg.norm(local.value))
-
-
-def _method(y) -> ComposedLeastSquares:
-    return levenberg_marquardt(float(jnp.finfo(y.dtype).eps))
-
-
-def _minimum(fit: Fit, x, residuals, jac) -> tuple[np.ndarray, np.ndarray]:
-    """Which fits have nothing more to win, and which unknowns a bound holds there."""
-    residuals, jac = np.asarray(residuals), np.asarray(jac)
-    pairs = zip(jac, np.asarray(x), strict=True)
-    seen = np.stack([seen_columns(j, fit.units(at)) for j, at in pairs])
-    limit = _OPEN * (1 + _RELATIVE * _squares(residuals))
-    pressed = _pressed(fit, x, residuals, jac, np.ones(seen.shape))
-    value, slope = (np.asarray(a) for a in _brief(residuals, jac))
-    decrease = _expected_decrease(value, slope, seen & ~pressed)
-    return np.isfinite(limit) & (decrease <= limit), pressed
-
-
-def _pressed(fit: Fit, x, residuals, jac, lengths: np.ndarray) -> np.ndarray:
-    """Which unknowns are so near to a bound that the way to it lowers chi-square by nothing.
-
-    The sum of squares falls towards the bound, by its slope in the unconstrained number at most: of
-    `Interval`, a step of one there is the distance that is left. Slopes are those of changes of the
-    unknowns by `lengths`.
-    """
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        slopes = 2 * np.einsum("fm,fmp->fp", residuals, jac) / lengths
-        outward, flat = fit.outward(np.asarray(x)), np.abs(slopes) <= _OPEN
+        The sum of squares falls towards the bound, by its slope in the unconstrained number at
+        most: of `Interval`, a step of one there is the distance that is left.
+        """
+        slopes = np.zeros(self.x.size)
+        slopes[: self.fit.shared_count] = 2 * weighted.gradient()
+        outward = self.fit.outward(self.x)
         # Nothing at all is left where the unconstrained number has saturated.
-        return (outward != 0) & flat & (outward * slopes <= 0)
+        with np.errstate(invalid="ignore"):
+            return (outward != 0) & (np.abs(slopes) <= _OPEN) & (outward * slopes <= 0)
 
+    def _estimate_noise(self) -> None:
+        noise, self.freedom = estimated_noise(
+            self.fit, self.found.weighted(self.noise, self.weight), self.counts, self.noise,
+            self.fit.units(self.x),
+        )  # fmt: skip
+        self.change, self.noise = np.abs(noise / self.noise - 1), noise
+        self.rounds += 1
 
-def _squares(residuals: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return np.sum(residuals**2, axis=1)
+    def _aim(self) -> None:
+        if not self.done:
+            self.step: Step = self.compressed.step(self.scaling, self.damping)
+            self.trial = self.x + self.step.change
 
-
-def _expected_decrease(residuals: np.ndarray, jac: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """By how much a step of Gauss and Newton would lower the sums of squares, were models linear.
-
-    Zero at a minimum, where the residuals are orthogonal to all columns of the Jacobian; NaN where
-    something is not finite.
-    """
-    tiny = np.finfo(jac.dtype).tiny
-    finite = np.asarray(np.isfinite(residuals).all(axis=1) & np.isfinite(jac).all(axis=(1, 2)))
-    jac = np.where(free[:, None] & finite[:, None, None], jac, 0.0)
-    jac = jac / np.maximum(np.abs(jac).max(axis=1, keepdims=True), tiny)  # norms overflow
-    jac = jac / np.maximum(np.linalg.norm(jac, axis=1, keepdims=True), tiny)
-    directions, values, _ = np.linalg.svd(jac, full_matrices=False)
-    seen = values > _SEEN * values.max(axis=1, initial=0.0, keepdims=True)
-    with np.errstate(over="ignore", invalid="ignore"):  # of a fit that is beyond help
-        inside = np.einsum("fm,fmk->fk", residuals, directions)
-        return np.where(finite, np.sum(np.where(seen, inside, 0.0) ** 2, axis=1), np.nan)
+    def result(self) -> dict[str, Any]:
+        """How it ended."""
+        weighted = self.found.weighted(self.noise, self.weight)
+        cost = weighted.squares
+        first = self.begun.weighted(self.noise, self.weight).squares
+        if self.found.finite:
+            self._weigh()
+        reached = bool(self.decrease <= _OPEN * (1 + _RELATIVE * cost))
+        spent = self.steps >= self.most_steps and not self.complete
+        pressed = self._pressed(weighted) if self.found.finite else np.zeros(self.x.size, bool)
+        gaps = self.found.gaps
+        return {
+            "x": self.x,
+            "noise": self.noise,
+            "cost": cost - float(np.sum((gaps * self.weight) ** 2)),
+            "steps": self.steps,
+            "converged": reached and self.complete,
+            "pressed": pressed,
+            "spent": spent,
+            "stuck": not reached and not cost < first * (1 - _RELATIVE) and not spent,
+            "gaps": gaps,
+            "freedom": self.freedom,
+            "noise_change": self.change.max(initial=0.0),
+        }

@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxdae.identification.fit import Fit, Samples
-from jaxdae.identification.least_squares import Data, estimate, linearized, value_and_jacobian
+from jaxdae.identification.least_squares import estimate, repeated
+from jaxdae.identification.linearization import evaluate, linearizations, value_and_jacobian
 from jaxdae.identification.report import Identification
-from jaxdae.identification.uncertainty import condensed, propagated, sensitivity
+from jaxdae.identification.uncertainty import propagated, sensitivity
 
 # Potential scale reductions above this say that the chains have not mixed.
 _MIXED = 1.05
@@ -130,10 +131,10 @@ def _sampler(blackjax: Any, fit: Fit, x, noise, samples: int, warmup: int):
     """From a random key to samples of one chain."""
     values = fit.samples()
     residuals = lambda x: fit.residuals(x, values, noise)  # noqa: E731
-    jac = np.asarray(eqx.filter_jit(lambda x: value_and_jacobian(residuals, x))(x)[1])
-    root = jnp.asarray(
-        np.linalg.cholesky(sensitivity(jac, fit.units(np.asarray(x))).covariance), x.dtype
-    )
+    found = linearizations(fit, evaluate(fit, x[None], repeated(values, 1)))[0]
+    weighted = found.weighted(np.asarray(noise), 1.0)
+    covariance = sensitivity(weighted, fit.units(np.asarray(x))).covariance
+    root = jnp.asarray(np.linalg.cholesky(covariance), x.dtype)
     density = _density(lambda z: residuals(x + root @ z))
 
     def chain(key):
@@ -241,12 +242,11 @@ def repetitions(
     values = _simulated(fit, x, noise, keys)
     ended = estimate(fit, jnp.tile(x, (count, 1)), values, task.counts, steps=steps)
     found = jnp.asarray(ended.x)
-    jac = linearized(fit, found, Data(values, jnp.asarray(ended.noise), jnp.ones(count)))[1]
     estimates, slopes = _values(fit, found)
     kept, units, errors = ~fit.node_entries, fit.units(np.asarray(x)), []
-    for one, slope in zip(np.asarray(jac), np.asarray(slopes), strict=True):
-        if np.isfinite(one).all():
-            seen = sensitivity(condensed(one, ~kept, fit.gap_count), units[kept])
+    for one, level, slope in zip(ended.found, ended.noise, np.asarray(slopes), strict=True):
+        if one.finite:
+            seen = sensitivity(one.weighted(level, 1.0), units)
             errors.append(propagated(seen, slope[:, kept])[1])
         else:
             errors.append(np.full(slope.shape[0], np.nan))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jaxdae.identification.data import Channel, Experiment, label, Prior, UnknownStart
 from jaxdae.identification.fit import (
@@ -18,13 +18,13 @@ from jaxdae.identification.fit import (
     Fit,
     MeasurementModel,
     names_of,
-    Predictions,
     priors_of,
     Runs,
+    Samples,
     Unknowns,
     values_of,
 )
-from jaxdae.identification.least_squares import Data, linearized, repeated
+from jaxdae.identification.linearization import evaluate, Evaluation, linearizations
 from jaxdae.identification.sensors import Sensors
 from jaxdae.identification.uncertainty import (
     channel_freedom,
@@ -107,15 +107,6 @@ class Task(NamedTuple):
         groups = enumerate(self.groups)
         return [(b, run, one) for b, group in groups for run, one in enumerate(group)]
 
-    def made(self, x) -> list[Predictions]:
-        """What the model says with some unknowns."""
-        return _predictions(self.fit, x)
-
-
-@eqx.filter_jit
-def _predictions(fit: Fit, x) -> list[Predictions]:
-    return fit.predictions(x)
-
 
 def prepared(
     model: MeasurementModel,
@@ -183,22 +174,23 @@ def guesses(task: Task, params: Unknowns, starts: int, spread: float, key) -> Fl
     return jnp.tile(task.x, (starts, 1)).at[:, : units.size].add(spread * noise * units)
 
 
-def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
-    """Which first guesses have finite residuals and derivatives."""
-    fit, many = task.fit, x.shape[0]
-    noise = jnp.asarray(np.tile(first_noise(fit, task.counts), (many, 1)), x.dtype)
-    data = Data(repeated(fit.samples(), many), noise, jnp.ones(many, x.dtype))
-    residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
-    good = np.asarray(np.isfinite(residuals).all(axis=1) & np.isfinite(jac).all(axis=(1, 2)))
+def usable(task: Task, x, values: Samples, names, experiments) -> tuple[Any, Samples, Evaluation]:
+    """First guesses with finite residuals and derivatives, their samples, and these residuals."""
+    fit = task.fit
+    evaluation = evaluate(fit, x, values)
+    found = linearizations(fit, evaluation)
+    good = np.array([one.finite for one in found])
     if not good.any():
-        raise ValueError(_failure(task, x, experiments))
+        raise ValueError(_failure(task, x, evaluation, experiments))
+    noise, units = first_noise(fit, task.counts), [fit.units(np.asarray(at)) for at in x]
+    weighted = [one.weighted(noise, 1.0) for one in found]
+    pairs = [(weighted[i], units[i]) for i in np.flatnonzero(good)]
     if task.counts.unknown_noise.any():
-        freedom = channel_freedom(fit, x[good], task.counts, jac[good]).max(axis=0)
-        require_freedom(task.counts, freedom, task.unknowns, task.channels)
-    units = np.stack([fit.units(np.asarray(at)) for at in x[good]])
-    effects = (np.abs(jac[good]).max(axis=1) * units).max(axis=0)[: len(names)]
+        freedom = np.stack([channel_freedom(one, task.counts, unit) for one, unit in pairs])
+        require_freedom(task.counts, freedom.max(axis=0), task.unknowns, task.channels)
+    effects = np.stack([one.largest() * unit for one, unit in pairs]).max(axis=0)[: len(names)]
     # Where others are seen, the result says what is not.
-    least = ROUND_OFF[jac.dtype.itemsize]
+    least = ROUND_OFF[found[0].precision.itemsize]
     seen = effects > (0.0 if (effects > least).any() else least)
     unseen = [x for x, is_so in zip(names, seen, strict=True) if not is_so]
     if unseen:
@@ -207,15 +199,17 @@ def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
             "derivative is zero, to round-off; hold it, by a Python number in place of the array, "
             "or measure a channel that it changes."
         )
-    return good
+    if good.all():
+        return x, values, evaluation
+    return jax.tree.map(lambda a: a[good], (x, values, evaluation))
 
 
-def _failure(task: Task, x, experiments) -> str:
+def _failure(task: Task, x, evaluation: Evaluation, experiments) -> str:
     """Which runs fail at the first guess, in words."""
     failed = {
         batch.members[run]
-        for batch, found in zip(task.fit.batches, task.made(x[0]), strict=True)
-        for run in np.flatnonzero(~np.isfinite(np.asarray(found.values)).all(axis=(1, 2)))
+        for batch, found in zip(task.fit.batches, evaluation.runs, strict=True)
+        for run in np.flatnonzero(~np.isfinite(np.asarray(found.made.values[0])).all(axis=(1, 2)))
     }
     which = "the derivatives are not finite"
     if failed:
@@ -282,11 +276,11 @@ def _intervals(
     begun = [first]
     if count > 1:
         states = _guessed(parts_of(trained), model.settings, experiment, name, first[0], starts)
-        begun += [_node(parts_of(trained), t, x) for t, x in zip(starts[1:], states, strict=True)]
+        begun += [node(parts_of(trained), t, x) for t, x in zip(starts[1:], states, strict=True)]
     freedoms = [_with_sensors(x[1], model.sensors, first=k == 0) for k, x in enumerate(begun)]
     return [
         Piece(
-            i, k, t, at, ts[at], *_samples(experiment, at, channels), given,
+            i, k, t, at, ts[at], *samples_of(experiment, at, channels), given,
             how[0], own, free, *how[2:],
         )
         for k, (t, at, how, free) in enumerate(zip(starts, blocks, begun, freedoms, strict=True))
@@ -302,7 +296,7 @@ def _with_sensors(free: Freedom, sensors: Sensors, *, first: bool) -> Freedom:
     return Freedom(moves, prior, [*free.names, *own], len(own)) if own else free
 
 
-def _samples(experiment: Experiment, at: np.ndarray, channels) -> tuple[np.ndarray, np.ndarray]:
+def samples_of(experiment: Experiment, at: np.ndarray, channels) -> tuple[np.ndarray, np.ndarray]:
     """Values and weights of some samples, zero where they are missing."""
     values, weights = np.zeros((2, len(channels), at.size))
     for c, name in enumerate(channels):
@@ -335,7 +329,7 @@ def _first(parts_of: Callable, trained, experiment: Experiment, name: str, t: fl
         )
     parts.check(t, guess)
     if isinstance(start, UnknownStart):
-        near, free, _, project, origin = _node(parts, t, guess, start)
+        near, free, _, project, origin = node(parts, t, guess, start)
         return near if function is None else guess, free, function, project, origin
     # Whether a parameter moves the constraints at a known start.
     residuals = lambda trained: parts_of(trained).residuals(t, guess)  # noqa: E731
@@ -346,7 +340,7 @@ def _first(parts_of: Callable, trained, experiment: Experiment, name: str, t: fl
     return guess, no_freedom(guess), function, project, _origin(parts, guess, t)
 
 
-def _node(parts, t: float, state, start: UnknownStart | None = None) -> _Begun:
+def node(parts, t: float, state, start: UnknownStart | None = None) -> _Begun:
     """How an interval starts that is estimated; later ones anywhere on the constraints."""
     near = parts.consistent(t, state)
     free = Freedom(*parts.directions(t, near, UnknownStart(near) if start is None else start))

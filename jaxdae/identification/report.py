@@ -1,6 +1,7 @@
 """What `identify` returns: parameters, how well they are known, what is left of the data."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,15 +21,11 @@ from jaxdae.identification.findings import (
 )
 from jaxdae.identification.fit import names_of, Predictions, raw_names_of, values_of
 from jaxdae.identification.least_squares import (
-    Data,
     Ended,
-    linearized,
     NOISE_TOLERANCE,
-    repeated,
 )
 from jaxdae.identification.preparation import Piece, Task
 from jaxdae.identification.uncertainty import (
-    condensed,
     open_entries,
     propagated,
     round_off,
@@ -41,6 +38,8 @@ from jaxdae.tuning.parametrizations import resolve
 # Correlations of at least this size are worth a line, but not more than so many.
 _STRONG = 0.9
 _MOST_SHOWN = 5
+# Standard errors of so many numbers of single experiments are listed one by one.
+_MOST_STARTS = 12
 # Noise levels are kept in the precision of the runs.
 _ABOVE = 1 + 1e-6
 
@@ -125,6 +124,8 @@ class Identification:
             `Interval`, beyond which the data would have it; "noise" where the fit is at a minimum
             but the estimates of noise levels still change; "steps"; or "no decrease".
         wall_seconds: duration of the call [s].
+        gradient_certificate: of the weighted residuals at the estimate, by
+            `identify(..., certify=True)`; `None` without.
     """
 
     params: PyTree
@@ -154,6 +155,7 @@ class Identification:
     steps: int
     stop_reason: str
     wall_seconds: float
+    gradient_certificate: Any = None
     # The problem itself, from which posteriors and repetitions start.
     problem: Any = dataclasses.field(repr=False, default=None)
 
@@ -219,17 +221,47 @@ class Identification:
         lines = ["parameters"]
         lines += [f"  {name:<{width}}  {_estimate(x, s)}   from {a:.6g}" for name, x, s, a in rows]
         lines += [f"  prior: {k} {x.mean:.6g} ± {x.sigma:.3g}" for k, x in self.priors.items()]
-        lines += [f"  start: {name} ± {s:.3g}" for name, s in self.start_errors.items()]
+        lines += self._start_lines()
         lines += ["noise"]
         lines += [
             f"  {name}: {s:.4g}{' (estimated)' * (name in self.estimated_noise)}"
             for name, s in self.noise.items()
         ]
+        lines += self._record_line()
         lines += [self._fit_line(), f"steps       {self.steps}, stopped by {self.stop_reason}"]
         lines += self._strong_correlations()
         lines += [f"not identifiable: {x}" for x in self.unidentifiable]
         lines += [f"at its bound: {x}" for x in self.at_bounds]
         return "\n".join(lines)
+
+    def _start_lines(self) -> list[str]:
+        """Standard errors of what belongs to single experiments; of many their range."""
+        errors = self.start_errors
+        if len(errors) <= _MOST_STARTS:
+            return [f"  start: {name} ± {s:.3g}" for name, s in errors.items()]
+        kinds: dict[str, list[float]] = {}
+        for name, s in errors.items():
+            kinds.setdefault(re.split(r" (?:at the start of|in) experiment ", name)[0], []).append(
+                s
+            )
+        return [
+            f"  of each experiment: {name} ± {min(x):.3g} to {max(x):.3g}, {len(x)} in all"
+            for name, x in kinds.items()
+        ]
+
+    def _record_line(self) -> list[str]:
+        """Root mean square of the differences in units of the noise, by experiment."""
+        sizes = [
+            np.sqrt(np.nanmean(np.concatenate([(y.residuals / y.sigma) ** 2 for y in x.values()])))
+            for x in self.data
+        ]
+        if len(sizes) < 2:
+            return []
+        worst = int(np.nanargmax(sizes))
+        return [
+            f"experiments {len(sizes)}, differences of {np.nanmin(sizes):.2g} to "
+            f"{np.nanmax(sizes):.2g} times the noise, the largest in experiment {worst + 1}"
+        ]
 
     def _fit_line(self) -> str:
         fit = f"chi-square  {self.chi_square:.4g} at {self.degrees_of_freedom} degrees of freedom"
@@ -254,16 +286,19 @@ def _estimate(value: float, error: float) -> str:
     return f"{value:.6g} ± {error:.2g}{relative}"
 
 
-def identification(task: Task, params, ended: Ended, experiments) -> Identification:
-    """Everything that the best fit, as it `ended`, says; `params` is the first guess."""
-    fit, x = task.fit, jnp.asarray(ended.x)
-    one = lambda a: jnp.asarray(a, x.dtype)[None]  # noqa: E731
-    given = Data(repeated(fit.samples(), 1), one(ended.noise), one(1.0))
-    jac = np.asarray(linearized(fit, x[None], given)[1][0])
+def identification(
+    task: Task, params, ended: Ended, guessed: list[Predictions], experiments
+) -> Identification:
+    """Everything that the best fit, as it `ended`, says.
+
+    `params` is the first guess, and `guessed` what the model says with it.
+    """
+    fit, x = task.fit, jnp.asarray(ended.x, task.x.dtype)
     kept = ~fit.node_entries
+    weighted = ended.found.weighted(ended.noise, 1.0)
+    found, made = sensitivity(weighted, fit.units(np.asarray(x))), ended.made
     units = fit.units(np.asarray(x))[kept]
-    rows = condensed(jac, ~kept, fit.gap_count)
-    found, made = sensitivity(rows, units), task.made(x)
+    singular = _singularities(task, x, made, guessed, raw_names_of(params), experiments)
     data = _data(task, made, ended, experiments)
     covariance, errors = propagated(found, np.asarray(jax.jacfwd(fit.values)(x))[:, kept])
     raw, names = fit.raw(x), names_of(params)
@@ -312,7 +347,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         sensors=tuple(lines[i] for i in range(len(experiments))),
         data=data,
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
-        singular_positions=_singularities(task, x, raw_names_of(params), experiments),
+        singular_positions=singular,
         steps=int(ended.steps),
         stop_reason=_stop_reason(ended),
         wall_seconds=0.0,
@@ -338,10 +373,12 @@ def _lines(task: Task, shared: Mapping[str, Any], own) -> dict[str, SensorLine]:
     return {n: SensorLine(*map(float, sensors.line(i, shared, own))) for i, n in rows}
 
 
-def _singularities(task: Task, x, names, experiments) -> tuple[SingularPositions, ...]:
+def _singularities(
+    task: Task, x, made, guessed, names, experiments
+) -> tuple[SingularPositions, ...]:
     """With the estimate, or else with the guess: a fit may lose what vanishes with a parameter."""
-    passed = lambda x: singular_positions(task, x, task.made(x), names, experiments)  # noqa: E731
-    return passed(x) or tuple(one._replace(guessed=True) for one in passed(task.x))
+    passed = lambda x, made: singular_positions(task, x, made, names, experiments)  # noqa: E731
+    return passed(x, made) or tuple(x._replace(guessed=True) for x in passed(task.x, guessed))
 
 
 def _moved(starts: Mapping[int, Any], experiments: Sequence[Experiment]) -> dict[str, float]:

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
-from jaxdae.identification.fit import Fit, Samples
+from jaxdae.identification.fit import Fit
+from jaxdae.identification.linearization import Linearization, triangle
 
 # Sensitivities are exact to round-off, which fixed steps multiply; below this part of the largest
 # (of columns of length one) a singular value is zero.
@@ -38,23 +38,24 @@ class Sensitivity(NamedTuple):
         return self.sizes.size - self.unseen.shape[1]
 
 
-def seen_columns(
-    jac: Float[np.ndarray, "residuals p"], units: np.ndarray
-) -> Bool[np.ndarray, " p"]:
+def seen_columns(found: Linearization, units: np.ndarray) -> Bool[np.ndarray, " p"]:
     """Which unknowns change a residual by more than round-off, beside the `units` of each."""
-    effects = np.abs(jac).max(axis=0, initial=0.0) * units
-    return effects > ROUND_OFF[jac.dtype.itemsize] * effects.max(initial=0.0)
+    effects = found.largest() * units
+    return effects > ROUND_OFF[found.precision.itemsize] * effects.max(initial=0.0)
 
 
-def sensitivity(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Sensitivity:
+def sensitivity(found: Linearization, units: np.ndarray) -> Sensitivity:
     r"""Covariance `(J^T J)^{-1}` by the singular values of `J` with columns of length one.
 
     Directions whose singular value vanishes to round-off are not identifiable: the data say
-    nothing of them, and the covariance is that of the others.
+    nothing of them, and the covariance is that of the others. Unknowns are those that are left
+    when later starts follow from closed gaps; `units` are theirs.
     """
-    tolerance = ROUND_OFF[jac.dtype.itemsize]
-    seen = seen_columns(jac, units)
-    jac = np.where(seen, np.asarray(jac, float), 0.0)
+    tolerance = ROUND_OFF[found.precision.itemsize]
+    found = found.closed()
+    kept = kept_entries(found)
+    seen = seen_columns(found, np.where(kept, units, 1.0))[kept]
+    jac = np.where(seen, triangular(found)[:, kept], 0.0)
     sizes = np.linalg.norm(jac, axis=0)
     scale = np.where(seen, sizes, 1.0)
     # As many rows as columns at least: then the short form has all directions.
@@ -66,18 +67,29 @@ def sensitivity(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Sen
     return Sensitivity(covariance, right[~good].T, sizes, values)
 
 
-def condensed(
-    jac: Float[np.ndarray, "residuals p"], nodes: np.ndarray, gaps: int
-) -> Float[np.ndarray, "residuals q"]:
-    """Derivatives by what is left when starts of later intervals (`nodes`) follow from closed gaps.
+def kept_entries(found: Linearization) -> Bool[np.ndarray, " p"]:
+    """Which unknowns residuals depend on, when later starts follow from closed gaps."""
+    kept = np.zeros(found.unknowns, bool)
+    kept[: found.prior_slopes.shape[1]] = True
+    for g in found.groups:
+        kept[g.entries] = True
+    return kept
 
-    The gaps are the last residuals, as many as these starts have unknowns.
-    """
-    if not gaps:
-        return jac
-    rows, closed = jac[:-gaps], jac[-gaps:]
-    follow = np.linalg.solve(closed[:, nodes], closed[:, ~nodes])
-    return rows[:, ~nodes] - rows[:, nodes] @ follow
+
+def triangular(found: Linearization) -> Float[np.ndarray, "k p"]:
+    """A matrix of few rows with the products of the Jacobian's columns."""
+    p = found.prior_slopes.shape[1]
+    parts, last = [], [found.prior_slopes]
+    for g in found.groups:
+        d = g.entries.shape[1]
+        rows = triangle(np.concatenate([g.own, g.shared], axis=2))
+        for entries, r in zip(g.entries, rows, strict=True):
+            part = np.zeros((min(d, len(r)), found.unknowns))
+            part[:, :p], part[:, entries] = r[:d, d:], r[:d, :d]
+            parts.append(part)
+        last.append(rows[:, d:, d:].reshape(-1, p))
+    rest = triangle(np.concatenate(last))
+    return np.concatenate([*parts, np.pad(rest, ((0, 0), (0, found.unknowns - p)))])
 
 
 def open_entries(found: Sensitivity) -> np.ndarray:
@@ -133,10 +145,49 @@ def _samples(fit: Fit, c: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
+class Explained(NamedTuple):
+    """Rows of an orthonormal basis of the columns of a Jacobian, of the records of a group."""
+
+    own: Float[np.ndarray, "records m d"]  # of what each has alone
+    shared: Float[np.ndarray, "records m k"]  # of what is left of what all share
+
+
+class Basis(NamedTuple):
+    """An orthonormal basis of the columns of a Jacobian, and how estimates follow from it."""
+
+    groups: list[Explained]
+    priors: Float[np.ndarray, "n k"]  # rows of the priors
+    # From products of residuals with the shared part to changes of what all records share.
+    shared_map: Float[np.ndarray, "p k"]
+
+
+def basis_of(found: Linearization, seen: np.ndarray) -> Basis:
+    """By the starts of each record first, then by what all share, of unknowns that are `seen`."""
+    p = found.prior_slopes.shape[1]
+    norms = found.norms()
+    scale = np.where(seen & (norms > 0), 1.0 / np.where(norms > 0, norms, 1.0), 0.0)
+    own, left, last = [], [], [found.prior_slopes * scale[:p]]
+    for g in found.groups:
+        columns = g.own * scale[g.entries][:, None]
+        u, sizes, _ = np.linalg.svd(columns, full_matrices=False)
+        good = sizes > _DEPENDENT * sizes.max(axis=1, initial=0.0, keepdims=True)
+        u = np.where(good[:, None], u, 0.0)
+        rest = g.shared * scale[:p]
+        rest = rest - u @ (np.swapaxes(u, 1, 2) @ rest)
+        own.append(u)
+        left.append(rest)
+        last.append(triangle(rest).reshape(-1, p))
+    _, sizes, right = np.linalg.svd(np.concatenate(last), full_matrices=False)
+    good = sizes > _DEPENDENT * sizes.max(initial=0.0)
+    to_basis = right[good].T / sizes[good]
+    parts = [Explained(u, rest @ to_basis) for u, rest in zip(own, left, strict=True)]
+    return Basis(parts, last[0] @ to_basis, scale[:p, None] * to_basis)
+
+
 def estimated_noise(
-    fit: Fit, x, values: Samples, counts: SampleCounts, noise: np.ndarray, jac
+    fit: Fit, found: Linearization, counts: SampleCounts, noise: np.ndarray, units: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Noise levels from the residuals of fits, each channel by its own degrees of freedom.
+    r"""Noise levels from the residuals of a fit, each channel by its own degrees of freedom.
 
         sigma_c^2 = sum_{i in c} r_i^2 / (n_c - sum_{i in c} H_ii),    H = J (J^T J)^{-1} J^T
 
@@ -145,64 +196,39 @@ def estimated_noise(
 
     Args:
         fit: what was fitted.
-        x: unknowns, shape `(fits, p)`.
-        values: what was measured in every fit.
+        found: residuals in units of the noise so far.
         counts: how much there is.
-        noise: so far, shape `(fits, channels)`.
-        jac: derivatives of the residuals in units of that noise, shape `(fits, residuals, p)`.
+        noise: so far, shape `(channels,)`.
+        units: of the unknowns.
 
     Returns:
         Levels, and the degrees of freedom that the samples of each channel leave.
     """
-    freedom = channel_freedom(fit, x, counts, jac)
-    squares = np.asarray(_squares_by_channel(fit, x, values))
+    freedom = channel_freedom(found, counts, units)
+    squares = np.zeros(noise.size)
+    for g in found.groups:
+        rows = g.rows >= 0
+        np.add.at(squares, g.rows[rows], np.sum(g.value[:, rows] ** 2, axis=0))
     free = freedom > _NO_FREEDOM
-    found = np.maximum(np.sqrt(squares / np.where(free, freedom, 1.0)), round_off(fit))
-    return np.where(counts.unknown_noise & free & (found > 0), found, noise), freedom
+    level = noise * np.sqrt(squares / np.where(free, freedom, 1.0))
+    level = np.maximum(level, round_off(fit))
+    return np.where(counts.unknown_noise & free & (level > 0), level, noise), freedom
 
 
-def channel_freedom(fit: Fit, x, counts: SampleCounts, jac) -> Float[np.ndarray, "fits channels"]:
+def channel_freedom(
+    found: Linearization, counts: SampleCounts, units: np.ndarray
+) -> Float[np.ndarray, " channels"]:
     """Samples of each channel less the parameters that they determine; arguments as above."""
-    pairs = zip(np.asarray(jac), np.asarray(x), strict=True)
-    taken = np.stack([_leverages(fit, j, fit.units(at)) for j, at in pairs])
+    taken = np.zeros(counts.samples.size)
+    if not found.finite:
+        return np.maximum(counts.samples - taken, 0.0)
+    found = found.closed()
+    explained = basis_of(found, seen_columns(found, units))
+    for g, part in zip(found.groups, explained.groups, strict=True):
+        leverages = np.sum(part.own**2, axis=(0, 2)) + np.sum(part.shared**2, axis=(0, 2))
+        rows = g.rows >= 0
+        np.add.at(taken, g.rows[rows], leverages[rows])
     return np.maximum(counts.samples - taken, 0.0)
-
-
-def _leverages(fit: Fit, jac: np.ndarray, units: np.ndarray) -> Float[np.ndarray, " channels"]:
-    """How many parameters the samples of each channel determine."""
-    total = np.zeros(len(fit.model.channels))
-    if not np.isfinite(jac).all():
-        return total
-    nodes = fit.node_entries
-    rows = condensed(jac, nodes, fit.gap_count)
-    rows = rows[:, seen_columns(rows, units[~nodes])].astype(float)
-    rows = rows / np.abs(rows).max(axis=0)  # whose squares would overflow
-    rows = rows / np.linalg.norm(rows, axis=0)
-    left, sizes, _ = np.linalg.svd(rows, full_matrices=False)
-    leverages = np.sum(left[:, sizes > _DEPENDENT * sizes.max(initial=0.0)] ** 2, axis=1)
-    parts = []  # the channel of each residual; -1 for starts and priors
-    for batch in fit.batches:
-        runs, _, times = batch.values.shape
-        parts.append(np.tile(np.repeat(batch.channels, times), runs))
-        parts.append(np.full(batch.runs.prior.shape[:2], -1).ravel())
-    places = np.concatenate([*parts, np.full(fit.priors.entries.size, -1)]).astype(int)
-    np.add.at(total, places[places >= 0], leverages[places >= 0])
-    return total
-
-
-@eqx.filter_jit
-def _squares_by_channel(fit: Fit, x, values: Samples) -> Float[Array, "fits channels"]:
-    """Sums of squares of every channel, in the units of its weights."""
-
-    def one(x, values):
-        total = jnp.zeros(len(fit.model.channels), x.dtype)
-        made = zip(fit.batches, fit.predictions(x), values.channels, strict=True)
-        for batch, found, measured in made:
-            squares = ((found.values - measured) * batch.weights) ** 2
-            total = total.at[jnp.asarray(batch.channels)].add(squares.sum(axis=(0, 2)))
-        return total
-
-    return eqx.filter_vmap(one)(x, values)
 
 
 def require_freedom(counts: SampleCounts, freedom: np.ndarray, unknowns: int, names) -> None:

@@ -2,6 +2,10 @@
 
 from jaxdae import names as _names
 from jaxdae.analysis.stability_certificate import StabilityCertificate as StabilityCertificate
+from jaxdae.certification.certificate import (
+    Check as Check,
+    GradientCertificate as GradientCertificate,
+)
 from jaxdae.storage.checkpoints import CheckpointError as CheckpointError
 from jaxdae.systems.random_states import (
     perturbed_states as perturbed_states,
@@ -12,6 +16,7 @@ from jaxdae.tuning.certificate import (
     Certificate as Certificate,
     certificate as certificate,
 )
+from jaxdae.tuning.certify import certify as certify
 from jaxdae.tuning.conditions import (
     Conditions as Conditions,
     Members as Members,

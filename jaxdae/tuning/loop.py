@@ -15,6 +15,9 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.certification.certificate import GradientCertificate
+from jaxdae.certification.evaluations import Evaluator
+from jaxdae.certification.examination import DIGITS, Examination
 from jaxdae.formulations.structure import used_inputs
 from jaxdae.interruptions import heard
 from jaxdae.reprs import shown
@@ -34,7 +37,7 @@ from jaxdae.tuning.endings import (
 )
 from jaxdae.tuning.optimizers import choose, Mode
 from jaxdae.tuning.parametrizations import resolve
-from jaxdae.tuning.problem import Chosen, Record, strongly_typed, TuningProblem
+from jaxdae.tuning.problem import Chosen, Record, split, strongly_typed, TuningProblem
 from jaxdae.tuning.result import TuningHistory, TuningResult
 from jaxdae.tuning.scipy_minimizers import ScipyRun
 from jaxdae.tuning.stochastic import Stochastic
@@ -51,6 +54,10 @@ if TYPE_CHECKING:
         | optx.AbstractMinimiser
         | None
     )
+
+
+# Steps between two examinations of the gradient.
+_CERTIFY_EVERY = 10
 
 
 class OffersResiduals(Protocol):
@@ -108,6 +115,7 @@ def tune(
     overwrite: bool = False,
     progress: bool = False,
     callback: Callable[[TuningStep], bool | None] | None = None,
+    certify: bool = False,
 ) -> TuningResult:
     """Minimize an objective over the arrays of a pytree.
 
@@ -173,6 +181,10 @@ def tune(
         overwrite: allow a fresh run to replace the file `checkpoint`.
         progress: show a progress bar.
         callback: called after each evaluation with a `TuningStep`; `True` stops the run.
+        certify: examine the gradient, as `jaxdae.certify` does but for the other backend, at the
+            initial parameters and every ten steps at the best ones, and stop with the reason where
+            it may not be followed (`TuningResult.gradient_certificate`). Each costs 12 evaluations
+            at most, and the first some time to compile.
 
     Returns:
         `TuningResult`.
@@ -219,10 +231,12 @@ def tune(
         if run.rows <= steps and not run.ended:
             run.compile()
             file.compare(run)
-        reason = _loop(run, file, progress, callback)
-        result = _result(run, chosen, params, _in_words(run, reason), began, before)
-    if result.stop_reason in ("stalled", "infeasible"):
-        warnings.warn(f"tune: {result.ending}.", stacklevel=2)
+        certifier = _Certifier(run.problem) if certify else None
+        reason = _loop(run, file, progress, callback, certifier)
+        last = None if certifier is None else certifier.last
+        result = _result(run, chosen, params, _in_words(run, reason, last), began, before, last)
+    if result.stop_reason in ("stalled", "infeasible", "uncertified"):
+        warnings.warn(f"tune: {result.ending.rstrip('.')}.", stacklevel=2)
     if not np.isfinite(result.loss):
         text = "tune: no validation was finite: the initial parameters are returned"
         warnings.warn(f"{text}; validate by runs that they survive.", stacklevel=2)
@@ -448,7 +462,29 @@ class _File:
         self._saved = run.rows
 
 
-def _loop(run: TuningLoop | ScipyRun, file: _File, progress: bool, callback) -> str:
+class _Certifier:
+    """Examines the gradient of an objective every so many steps.
+
+    Args:
+        problem: of the run.
+    """
+
+    def __init__(self, problem: TuningProblem):
+        self._evaluator = Evaluator(lambda x: problem.loss(x)[0], problem.trained)
+        self.last: GradientCertificate | None = None
+
+    def stops(self, row: int, params: PyTree) -> bool:
+        """Whether the gradient at parameters may not be followed, where it is due to ask."""
+        if row % _CERTIFY_EVERY:
+            return False
+        point = self._evaluator.flat(split(params)[0])
+        self.last = Examination(self._evaluator, point, DIGITS, backends=False).certificate()
+        return not self.last.passed
+
+
+def _loop(
+    run: TuningLoop | ScipyRun, file: _File, progress: bool, callback, certifier: _Certifier | None
+) -> str:
     """Evaluate until a reason to stop, and return it."""
     from tqdm import tqdm
 
@@ -457,7 +493,7 @@ def _loop(run: TuningLoop | ScipyRun, file: _File, progress: bool, callback) -> 
 
         def after() -> str | None:
             file.save(run, due_only=True)
-            if callback is None and not progress:
+            if callback is None and not progress and certifier is None:
                 return None
             start, loss, params = run.best()
             if progress:
@@ -468,9 +504,11 @@ def _loop(run: TuningLoop | ScipyRun, file: _File, progress: bool, callback) -> 
                     said |= {"loss": f"{last:.4g}", "validation": f"{loss:.4g}"}
                 bar.set_postfix(said, refresh=False)
                 bar.update(run.rows - 1 - bar.n)
+            row, record = run.last()
+            if certifier is not None and certifier.stops(row, params):
+                return "uncertified"
             if callback is None:
                 return None
-            row, record = run.last()
             asked = run.history.validation
             validation = None if asked is None else asked[row]
             stops = callback(TuningStep(row, *record, loss, resolve(params), validation))
@@ -483,8 +521,12 @@ def _loop(run: TuningLoop | ScipyRun, file: _File, progress: bool, callback) -> 
             file.save(run, due_only=False)
 
 
-def _in_words(run: TuningLoop | ScipyRun, reason: str) -> tuple[str, str]:
+def _in_words(
+    run: TuningLoop | ScipyRun, reason: str, last: GradientCertificate | None
+) -> tuple[str, str]:
     """Why the run stopped, in a word and in words."""
+    if reason == "uncertified" and last is not None:
+        return reason, str(last)
     start = run.best()[0]
     reached, words = run.ending(start)
     loop = run if isinstance(run, TuningLoop) else None
@@ -511,6 +553,7 @@ def _result(
     stop: tuple[str, str],
     began: float,
     before: int,
+    last: GradientCertificate | None,
 ) -> TuningResult:
     start, loss, raw = run.best()
     histories, objective = run.history, run.problem.objective
@@ -539,6 +582,7 @@ def _result(
         budget=str(getattr(objective, "budget", "")),
         wall_seconds=time.perf_counter() - began,
         compile_seconds=run.compile_seconds,
+        gradient_certificate=last,
     )
 
 

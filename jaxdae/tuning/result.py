@@ -75,7 +75,8 @@ class TuningResult:
         evaluations: of the objective with its derivatives in this call, all starts together, those
             that line searches make included; none after a start has ended.
         skipped: refused rows of the best start.
-        stop_reason: "converged", "stalled", "infeasible", "steps", "patience" or "callback".
+        stop_reason: "converged", "stalled", "infeasible", "steps", "patience", "callback" or
+            "uncertified".
         ending: the same in words, with the number that was compared with a tolerance.
         method: which optimizer it was, and why.
         residuals: at `params`, shape (m,), from an optimizer of least squares; else `None`.
@@ -86,6 +87,8 @@ class TuningResult:
         budget: step or work budget of the objective the optimum belongs to, "" if not stated.
         wall_seconds: duration of this call [s], compilation included.
         compile_seconds: tracing and compiling in this call [s]; 0 if nothing was left to run.
+        gradient_certificate: the last examination of the gradient, by `tune(..., certify=True)`;
+            `None` without one.
     """
 
     params: PyTree
@@ -109,6 +112,7 @@ class TuningResult:
     budget: str
     wall_seconds: float
     compile_seconds: float
+    gradient_certificate: Any = None
 
     def __repr__(self) -> str:
         return self.summary()
@@ -130,6 +134,8 @@ class TuningResult:
             lines += [f"violated by {amounts}"]
         if self.certificate is not None:
             lines += [f"certificate {self.certificate}"]
+        if self.gradient_certificate is not None:
+            lines += [str(self.gradient_certificate)]
         return "\n".join([*lines, "parameters", *self._changes()])
 
     def _changes(self) -> list[str]:
