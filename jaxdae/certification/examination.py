@@ -419,10 +419,18 @@ class Examination:
         if not self.silent:
             self.known_digits["the comparison with differences"] = _digits(self.off)
         self._of_backends()
+        if self.mismatch and self.silent:
+            self.faults["noise"] = (
+                f"The derivative changes the values by less than their noise, {found.noise:.1g} of "
+                f"their size, within {self.longest:.1g} of the parameters, and the modes differ: it "
+                "is one of round-off. Take a function that the parameters change."
+            )
+            return
         if self.mismatch:
             self._of_modes(bound)
             return
-        self._of_shape(wrong=wrong)
+        if not self.silent:
+            self._of_shape(wrong=wrong)
         rough = found.noise / found.step > needed * self.size
         if wrong and not rough:
             fault = "derivative"
