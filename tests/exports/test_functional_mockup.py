@@ -6,6 +6,7 @@ import subprocess
 import threading
 import zipfile
 from importlib.resources import files as package_files
+from pathlib import Path
 
 import diffrax
 import jax
@@ -541,6 +542,20 @@ def test_sources_are_c_that_compiles_without_a_warning(third, second, tmp_path):
     text = (tmp_path / "v3" / "model.c").read_text()
     assert "malloc" not in text
     assert 'SourceFile name="fmi3.c"' in (tmp_path / "v3" / "buildDescription.xml").read_text()
+
+
+def test_the_units_of_the_documentation(tmp_path, monkeypatch):
+    """The page's own code, of this file's pendulum."""
+    guide = Path(__file__).parents[2] / "docs" / "export.md"
+    code = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
+    made, run = [x for x in code if "fmi3" in x or "fmpy" in x]
+    monkeypatch.chdir(tmp_path)
+    names = {"jaxdae": jaxdae, "RK4": RK4, "system": PENDULUM, "formulation": BAUMGARTE}
+    names["state"] = HANGING
+    for block in (made, run):
+        exec(block, names)
+    steady = reference(Pendulum(mass=2.0), controller=lambda t, q, v, w: 0.5, dt=0.01, t1=0.1)
+    np.testing.assert_allclose(names["rows"]["energy"], steady.energy, rtol=1e-12)
 
 
 # Refusals.
