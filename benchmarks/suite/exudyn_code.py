@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from competitors.base import package
 
 from .answers import Answer, Program, RefusedError
 from .catalogue import Motion
@@ -46,9 +47,7 @@ def engine(*, differences: bool) -> Callable[[Mechanism, Motion], Program]:
     """
 
     def prepared(mechanism: Mechanism, wanted: Motion) -> Program:
-        import exudyn
-        import exudyn.itemInterface as items
-
+        exudyn, items = package("exudyn"), package("exudyn.itemInterface", "exudyn")
         if mechanism.name not in _BUILD:
             raise RefusedError("not modelled in Exudyn here")
         n = len(mechanism.coordinates)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from competitors.base import package
 
 from .answers import Answer, Program, RefusedError
 from .catalogue import Motion
@@ -168,8 +169,7 @@ def engine(*, differences: bool) -> Callable[[Mechanism, Motion], Program]:
     """
 
     def prepared(mechanism: Mechanism, wanted: Motion) -> Program:
-        import mujoco
-
+        mujoco = package("mujoco")
         _checked(mechanism)
         base = np.array([mechanism.values[x] for x in mechanism.by])
 
@@ -201,13 +201,12 @@ def engine(*, differences: bool) -> Callable[[Mechanism, Motion], Program]:
     return prepared
 
 
-def mjx(mechanism: Mechanism, wanted: Motion) -> Program:
+def through_steps(mechanism: Mechanism, wanted: Motion) -> Program:
     """MJX with JAX's forward mode through its steps, by values of the start."""
     import jax
     import jax.numpy as jnp
-    import mujoco
-    from mujoco import mjx
 
+    mujoco, mjx = package("mujoco"), package("mujoco.mjx", "mujoco-mjx")
     _checked(mechanism)
     # Values that only the start depends on; others change the model.
     free = [x for x in mechanism.by if x.startswith(("angle", "rate"))]
@@ -263,5 +262,5 @@ def mjx(mechanism: Mechanism, wanted: Motion) -> Program:
 CODES: dict[str, Any] = {
     "MuJoCo": engine(differences=False),
     "MuJoCo, differences": engine(differences=True),
-    "MJX, forward": mjx,
+    "MJX, forward": through_steps,
 }
