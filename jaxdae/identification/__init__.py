@@ -22,5 +22,10 @@ from jaxdae.identification.report import (
     SensorLine as SensorLine,
 )
 from jaxdae.identification.sensors import Calibration as Calibration
+from jaxdae.identification.validation import (
+    PredictedChannel as PredictedChannel,
+    validate as validate,
+    Validation as Validation,
+)
 
 __all__ = _names.public(globals())

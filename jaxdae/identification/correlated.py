@@ -13,9 +13,9 @@ from jaxdae.identification.uncertainty import Basis, basis_of, Explained, seen_c
 _FEWEST_PAIRS = 20
 # Mean square of differences, in units of the noise, of simulated samples without any noise.
 _NO_NOISE = 1e-6
-# Correlations are found where they are so many standard deviations off, one of a hundred
+# Correlations are found where they are so many standard deviations off, three of a thousand
 # independent ones, and as large as this.
-_FOUND, _LEAST = 2.6, 0.1
+_FOUND, _LEAST = 3.0, 0.1
 # Records are clusters by themselves where there are so many; else they are divided into blocks.
 _ENOUGH_RECORDS = 12
 # Blocks are as many correlation times long, so many together, and of so many samples at least.
@@ -40,7 +40,7 @@ class Autocorrelation(NamedTuple):
 
     @property
     def found(self) -> bool:
-        """Whether samples are hardly independent: one of a hundred that are would look so."""
+        """Whether samples are hardly independent: three of a thousand that are would look so."""
         return abs(self.deviations) > _FOUND and abs(self.correlation) > _LEAST
 
 
@@ -94,7 +94,7 @@ def robust_errors(
         sum_g a_g^T e_g e_g^T a_g,   a_g = (I - H_gg)^{-1/2} L_g,   L = J (J^T J)^{-1} s
 
     `g` are clusters between which the residuals `e` are independent, records, or blocks of them
-    three correlation times long where there are fewer than twelve [BesterConleyHansen2011]. `H`
+    five correlation times long where there are fewer than twelve [BesterConleyHansen2011]. `H`
     is the matrix of leverages, of starts that are estimated too. The factor makes each term
     unbiased were the noise independent, and the degrees of freedom of the sum are Satterthwaite's
     [BellMcCaffrey2002, PustejovskyTipton2018]. Of functions for which clusters have fewer than

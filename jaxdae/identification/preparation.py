@@ -276,11 +276,11 @@ def _intervals(
     begun = [first]
     if count > 1:
         states = _guessed(parts_of(trained), model.settings, experiment, name, first[0], starts)
-        begun += [_node(parts_of(trained), t, x) for t, x in zip(starts[1:], states, strict=True)]
+        begun += [node(parts_of(trained), t, x) for t, x in zip(starts[1:], states, strict=True)]
     freedoms = [_with_sensors(x[1], model.sensors, first=k == 0) for k, x in enumerate(begun)]
     return [
         Piece(
-            i, k, t, at, ts[at], *_samples(experiment, at, channels), given,
+            i, k, t, at, ts[at], *samples_of(experiment, at, channels), given,
             how[0], own, free, *how[2:],
         )
         for k, (t, at, how, free) in enumerate(zip(starts, blocks, begun, freedoms, strict=True))
@@ -296,7 +296,7 @@ def _with_sensors(free: Freedom, sensors: Sensors, *, first: bool) -> Freedom:
     return Freedom(moves, prior, [*free.names, *own], len(own)) if own else free
 
 
-def _samples(experiment: Experiment, at: np.ndarray, channels) -> tuple[np.ndarray, np.ndarray]:
+def samples_of(experiment: Experiment, at: np.ndarray, channels) -> tuple[np.ndarray, np.ndarray]:
     """Values and weights of some samples, zero where they are missing."""
     values, weights = np.zeros((2, len(channels), at.size))
     for c, name in enumerate(channels):
@@ -329,7 +329,7 @@ def _first(parts_of: Callable, trained, experiment: Experiment, name: str, t: fl
         )
     parts.check(t, guess)
     if isinstance(start, UnknownStart):
-        near, free, _, project, origin = _node(parts, t, guess, start)
+        near, free, _, project, origin = node(parts, t, guess, start)
         return near if function is None else guess, free, function, project, origin
     # Whether a parameter moves the constraints at a known start.
     residuals = lambda trained: parts_of(trained).residuals(t, guess)  # noqa: E731
@@ -340,7 +340,7 @@ def _first(parts_of: Callable, trained, experiment: Experiment, name: str, t: fl
     return guess, no_freedom(guess), function, project, _origin(parts, guess, t)
 
 
-def _node(parts, t: float, state, start: UnknownStart | None = None) -> _Begun:
+def node(parts, t: float, state, start: UnknownStart | None = None) -> _Begun:
     """How an interval starts that is estimated; later ones anywhere on the constraints."""
     near = parts.consistent(t, state)
     free = Freedom(*parts.directions(t, near, UnknownStart(near) if start is None else start))

@@ -1,6 +1,7 @@
 """What `identify` returns: parameters, how well they are known, what is left of the data."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,6 +44,8 @@ from jaxdae.tuning.parametrizations import resolve
 # Correlations of at least this size are worth a line, but not more than so many.
 _STRONG = 0.9
 _MOST_SHOWN = 5
+# Standard errors of so many numbers of single experiments are listed one by one.
+_MOST_STARTS = 12
 # Noise levels are kept in the precision of the runs.
 _ABOVE = 1 + 1e-6
 
@@ -276,13 +279,13 @@ class Identification:
             for name, x, s, o, a in rows
         ]
         lines += [f"  prior: {k} {x.mean:.6g} ± {x.sigma:.3g}" for k, x in self.priors.items()]
-        lines += [f"  start: {name} ± {s:.3g}" for name, s in self.start_errors.items()]
+        lines += self._start_lines()
         lines += ["noise"]
         lines += [
             f"  {name}: {s:.4g}{' (estimated)' * (name in self.estimated_noise)}"
             for name, s in self.noise.items()
         ]
-        lines += [self._fit_line(), *self._error_lines()]
+        lines += [*self._record_line(), self._fit_line(), *self._error_lines()]
         ended = f"steps       {self.steps}, stopped by {self.stop_reason}"
         lines += [f"{ended}; {self.evaluations} evaluations"]
         lines += self._strong_correlations()
@@ -296,6 +299,35 @@ class Identification:
         listed = ", ".join(f"{n} {x.correlation:+.2f}" for n, x in self.autocorrelation.items())
         which = "robust" if self.correlated else "classical"
         return [f"errors      {which}; correlation of neighbouring differences: {listed}"]
+
+    def _start_lines(self) -> list[str]:
+        """Standard errors of what belongs to single experiments; of many their range."""
+        errors = self.start_errors
+        if len(errors) <= _MOST_STARTS:
+            return [f"  start: {name} ± {s:.3g}" for name, s in errors.items()]
+        kinds: dict[str, list[float]] = {}
+        for name, s in errors.items():
+            kinds.setdefault(re.split(r" (?:at the start of|in) experiment ", name)[0], []).append(
+                s
+            )
+        return [
+            f"  of each experiment: {name} ± {min(x):.3g} to {max(x):.3g}, {len(x)} in all"
+            for name, x in kinds.items()
+        ]
+
+    def _record_line(self) -> list[str]:
+        """Root mean square of the differences in units of the noise, by experiment."""
+        sizes = [
+            np.sqrt(np.nanmean(np.concatenate([(y.residuals / y.sigma) ** 2 for y in x.values()])))
+            for x in self.data
+        ]
+        if len(sizes) < 2:
+            return []
+        worst = int(np.nanargmax(sizes))
+        return [
+            f"experiments {len(sizes)}, differences of {np.nanmin(sizes):.2g} to "
+            f"{np.nanmax(sizes):.2g} times the noise, the largest in experiment {worst + 1}"
+        ]
 
     def _fit_line(self) -> str:
         fit = f"chi-square  {self.chi_square:.4g} at {self.degrees_of_freedom} degrees of freedom"

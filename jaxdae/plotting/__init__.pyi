@@ -3,7 +3,10 @@
 from .animation import animate as animate
 from .batch import plot_batch as plot_batch
 from .histories import plot_histories as plot_histories
-from .identification import plot_residuals as plot_residuals
+from .identification import (
+    plot_predictions as plot_predictions,
+    plot_residuals as plot_residuals,
+)
 from .mechanism import plot_mechanism as plot_mechanism, plot_path as plot_path
 from .page import save_page as save_page
 from .roots import plot_roots as plot_roots
