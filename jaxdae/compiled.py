@@ -17,6 +17,7 @@ from jax import dtypes
 
 from jaxdae.checks import are_known, calls_programs
 from jaxdae.memory import kinds, Memory, settings
+from jaxdae.primitives.interpreter import interpreted, NotInterpretedError
 
 # Programs of one function, and traces of one that is shared, that are kept.
 _MOST_PROGRAMS, _MOST_TRACES = 1024, 16
@@ -41,10 +42,12 @@ class _Programs:
         function: of a `_Static` and as many arrays as that says.
         name: of the programs.
         options: of XLA's compiler, or a function that has them of the result's shapes.
+        interpreted: how many first calls NumPy computes.
     """
 
-    def __init__(self, function: Callable, name: str, options: "_Options"):
+    def __init__(self, function: Callable, name: str, options: "_Options", *, interpreted: int = 0):
         self._function, self._name, self._options = function, name, options
+        self._interpreted = interpreted
         self._traced = jax.jit(self._named(function), static_argnums=0)
         self._kept = Memory(_MOST_PROGRAMS)
 
@@ -74,12 +77,46 @@ class _Programs:
         traced, options = self.traced(static, varying), self._options
         if callable(options):
             options = options(traced.out_info.tree(varying))
+        if self._interpreted:
+            return _Interpreted(traced, options, self._interpreted)
         return _compile(traced.lower(), options)
 
     def traced(self, static: "_Static", varying: list) -> Any:
         """A trace that lives no longer than its result: JAX keeps it as long as the function."""
         function = self._named(functools.partial(self._function, static))
         return jax.jit(function).trace(*varying)
+
+
+class _Interpreted:
+    """A program that NumPy computes in its first calls, and that is compiled then.
+
+    Args:
+        traced: by JAX.
+        options: of XLA's compiler.
+        calls: how many.
+    """
+
+    def __init__(self, traced: Any, options: dict[str, Any], calls: int):
+        self._options, self._left = options, calls
+        self._structure = jax.tree.structure(traced.out_info)
+        # One of both: the trace lives as long as it is needed.
+        self._made: tuple[Any, Any] = traced, None
+
+    def __call__(self, *varying) -> Any:
+        """The function's result."""
+        traced, program = self._made
+        if program is not None:
+            return program(*varying)
+        if self._left > 0:
+            self._left -= 1
+            try:
+                found = interpreted(traced.jaxpr, list(varying))
+                return jax.tree.unflatten(self._structure, jax.device_put(found))
+            except NotInterpretedError:
+                self._left = 0
+        program = _compile(traced.lower(), self._options)
+        self._made = None, program
+        return program(*varying)
 
 
 # Options that this release of XLA has turned out not to know.
@@ -116,9 +153,10 @@ class Jitted:
     Args:
         function: to be compiled; of any arguments.
         options: of XLA's compiler.
+        interpreted: how many first calls NumPy computes.
     """
 
-    def __init__(self, function: Callable, options: _Options):
+    def __init__(self, function: Callable, options: _Options, *, interpreted: int = 0):
         functools.update_wrapper(self, function)
 
         def of_leaves(static: _Static, *varying):
@@ -134,7 +172,8 @@ class Jitted:
             arrays = [x for x, c in zip(leaves, computed, strict=True) if c]
             return _Result(arrays, structure, rest)
 
-        self._programs = _Programs(of_leaves, getattr(function, "__name__", "of_leaves"), options)
+        name = getattr(function, "__name__", "of_leaves")
+        self._programs = _Programs(of_leaves, name, options, interpreted=interpreted)
 
     def __call__(self, *arguments, **named) -> Any:
         """The function's result, by the compiled program."""
@@ -197,7 +236,12 @@ class Bound:
         return other
 
 
-def jit(function: Callable | None = None, *, options: _Options = ORDINARY) -> Any:
+def jit(
+    function: Callable | None = None,
+    *,
+    options: _Options = ORDINARY,
+    interpreted: int = 0,
+) -> Any:
     """`jax.jit` of a function of any arguments and results, as `equinox.filter_jit` compiles it.
 
     Arrays vary, all else is part of the key, with the kinds of values that Python alone takes for
@@ -208,10 +252,12 @@ def jit(function: Callable | None = None, *, options: _Options = ORDINARY) -> An
         function: to be compiled; of any arguments.
         options: of XLA's compiler, such as `BRIEFLY`, or a function that has them of the result,
             with shapes in place of arrays. Programs inside of others are compiled as these are.
+        interpreted: how many first calls NumPy computes, to round-off the same, in less time than
+            compiling takes; for what is read of a run, not for what it begins from.
     """
-    return (
-        functools.partial(jit, options=options) if function is None else Jitted(function, options)
-    )
+    if function is None:
+        return functools.partial(jit, options=options, interpreted=interpreted)
+    return Jitted(function, options, interpreted=interpreted)
 
 
 def _unchanging(x):

@@ -17,9 +17,10 @@ import copies
 import gallery
 import measured
 import reference
+import suite_pages
 import tutorials
 
-MAKERS = (reference, bibliography, tutorials, copies, gallery)
+MAKERS = (reference, bibliography, tutorials, copies, gallery, suite_pages)
 LOG = logging.getLogger("mkdocs.site")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 KEYS = "|".join(bibliography.entries())

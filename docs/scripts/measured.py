@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import bibliography
+import suite_pages
 import timings
 from names import DATA, first_line, ROOT
 
@@ -199,6 +200,7 @@ PLACES = {
     "{{ ball-beam }}": ("ball_beam.json", _rest),
     "{{ random-mechanisms }}": ("random_mechanisms.json", _random),
     "{{ iftomm }}": ("iftomm.json", _iftomm),
+    "{{ suite }}": ("suite.json", suite_pages.summary),
 }
 
 

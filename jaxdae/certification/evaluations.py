@@ -128,7 +128,8 @@ class Evaluator:
         """Names of the leaves that the function's program never reads."""
         with observing(Observation()):
             used = used_leaves(self._vector, self.tree(x))
-        return [name for name, kept in zip(self.names, used, strict=True) if not kept]
+        named = zip(self.names, used, self._kinds, strict=True)
+        return [name for name, kept, (shape, _) in named if not kept and 0 not in shape]
 
     def own_rules(self, x: np.ndarray) -> list[str]:
         """Functions in the program that have rules of derivatives that a user wrote."""

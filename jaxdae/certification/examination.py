@@ -384,10 +384,20 @@ class Examination:
         if not holds:
             self.faults["tolerance"] = (
                 f"The gradient changes by {100 * self.by_tolerance:.2g} % when the tolerance of "
-                f"the steps, {self.tolerance:.1g}, is made a tenth of it: it is one of the steps' "
-                "errors more than of the motion. Take a smaller tolerance, PIDController(rtol=…, "
-                "atol=…), or fixed steps, dt=…, of which the gradient is exact."
+                f"the steps, {self.tolerance:.1g}, is made a tenth of it.{self._of_held_steps()} "
+                "Take fixed steps, dt=…, of which the gradient is exact, Rodas5P() where the "
+                "equations are stiff, or a smaller tolerance, PIDController(rtol=…, atol=…)."
             )
+
+    def _of_held_steps(self) -> str:
+        """Whether perturbations of the motion need shorter steps than the motion itself."""
+        if self.silent or not self.off > 10.0**-self.digits or self.found.error > self.off:
+            return " It is one of the steps' errors more than of the motion."
+        return (
+            f" It is off differences of values by {self.off:.2g} of its size: steps are held fixed "
+            "in the derivative, and suit the motion and not its perturbations, which these steps "
+            "let grow."
+        )
 
     # What follows.
 

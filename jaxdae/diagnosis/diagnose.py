@@ -318,14 +318,14 @@ _SURVEYS = Memory(16)
 
 
 # One program for all formulations; one array of it is read, not seven.
-@jit(options=BRIEFLY)
+@jit(options=BRIEFLY, interpreted=2)
 def _survey_block(system, controller, ts, states):
     rows = jax.vmap(lambda t, state: read_row(system, controller, t, state))(ts, states)
     columns = jnp.stack(rows[1:], axis=1)
     return jnp.concatenate([rows.jac.reshape(len(ts), -1), columns], axis=1)
 
 
-@jit(options=BRIEFLY)
+@jit(options=BRIEFLY, interpreted=2)
 def _states_block(system, formulation, ts, ys):
     return jax.vmap(lambda t, y: formulation.recover(system, t, y))(ts, ys)
 
@@ -337,7 +337,7 @@ def _states(system, formulation, ts, ys):
     return in_blocks(lambda t, y: _states_block(system, formulation, t, y), BLOCK, ts, ys)
 
 
-@jit(options=BRIEFLY)
+@jit(options=BRIEFLY, interpreted=2)
 def _rates_block(system, ts, q, v):
     return jax.vmap(lambda t, q, v: coordinate_rate(system, t, q, v))(ts, q, v)
 

@@ -187,7 +187,7 @@ def review_controller(controller, trajectory) -> Finding | None:
     return None if message is None else Finding(message)
 
 
-@jit(options=BRIEFLY)
+@jit(options=BRIEFLY, interpreted=2)
 def residuals(system, t, state):
     """Constraint residuals at a state, by compiled code."""
     return constraint_residuals(system, t, state.q, state.v)
@@ -209,7 +209,7 @@ class Declared(NamedTuple):
     phi_dot: Any
 
 
-@jit(options=BRIEFLY)
+@jit(options=BRIEFLY, interpreted=2)
 def _declared(system, t, state):
     residual = constraint_residuals(system, t, state.q, state.v)
     mass, jac = mass_and_jacobian(system, t, state.q, state.v)

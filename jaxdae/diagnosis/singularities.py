@@ -69,7 +69,7 @@ def jacobian_at(system, t, q, v):
     return jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)
 
 
-@jit(options=BRIEFLY)
+@jit(options=BRIEFLY, interpreted=2)
 def _jacobians_block(system, ts, q, v):
     one = lambda t, q, v: jacobian_at(system, t, q, velocities_of(system, t, q, v))  # noqa: E731
     return jax.vmap(one)(ts, q, v)
@@ -412,7 +412,7 @@ def incompatibility(system, ts, states, jac, residual) -> Finding | None:
     return Finding(message, amount, time, constraints, subject="constraints")
 
 
-@jit(options=BRIEFLY)
+@jit(options=BRIEFLY, interpreted=2)
 def _remaining_block(system, ts, q, v):
     def one(t, q, v):
         result = unsatisfied(system, t, State(q, velocities_of(system, t, q, v)))

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from jaxdae.control.base import AbstractDynamicController, closed_loop
 from jaxdae.diagnosis.failure import SimulationError
-from jaxdae.exports.export import (
+from jaxdae.exports.run_programs import (
     check_quantities,
     exported_run,
     Inputs,

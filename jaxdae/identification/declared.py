@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae import dae_runs
 from jaxdae.control.base import AbstractController, AbstractDynamicController
+from jaxdae.diagnosis import observation
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.structure import depends_on
 from jaxdae.identification.data import UnknownStart
@@ -204,7 +205,9 @@ class Mechanism(Module):
 
     def trajectory(self, problem: Any, method: Any) -> Trajectory:
         """A run, by what `prepared` has made."""
-        return Trajectory.of(_with_times_of_rows(problem), method, run(problem, method))
+        found = Trajectory.of(_with_times_of_rows(problem), method, run(problem, method))
+        observation.hand_over(problem, method, found)
+        return found
 
     def states_of(self, trajectory: Trajectory) -> State:
         """States at the times of a run."""

@@ -8,11 +8,16 @@ from typing import Any
 
 import diffrax
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
+from jaxdae.certification.certificate import GradientCertificate
+from jaxdae.certification.evaluations import Evaluator
+from jaxdae.certification.examination import DIGITS, Examination
 from jaxdae.identification.data import Channel, check_data, Experiment, label, Prior
-from jaxdae.identification.fit import MeasurementModel, raw_names_of, Settings, Unknowns
+from jaxdae.identification.fit import Fit, MeasurementModel, raw_names_of, Settings, Unknowns
 from jaxdae.identification.least_squares import Ended, estimate, repeated
 from jaxdae.identification.preparation import guesses, prepared, usable
 from jaxdae.identification.report import Identification, identification
@@ -43,6 +48,7 @@ def identify(
     spread: float = 0.5,
     key: Any = None,
     progress: bool = False,
+    certify: bool = False,
 ) -> Identification:
     r"""Estimate parameters, and starts that are not known, from measured motions.
 
@@ -84,6 +90,8 @@ def identify(
             of plain arrays as a part of their value.
         key: random key of the perturbations; by default `jax.random.key(0)`.
         progress: show a progress bar.
+        certify: examine the derivatives at the estimate, as `jaxdae.certify` does but for the other
+            backend: standard errors are made of them (`Identification.gradient_certificate`).
 
     Returns:
         `Identification`: estimates, standard errors, covariance, and what cannot be identified.
@@ -95,7 +103,8 @@ def identify(
             estimate is at the bound of its `Interval`, where known noise levels do not explain
             what is left of the data or are far above it, where standard errors are many times the
             estimates, and where a run passes a singular position that its formulation is not made
-            for, by fixed steps, or that vanishes with a parameter.
+            for, by fixed steps, or that vanishes with a parameter; where `certify` finds that
+            derivatives at the estimate may not be trusted.
 
     Raises:
         ValueError: for data that do not fit each other, settings that make no sense, a prior of
@@ -134,6 +143,11 @@ def identify(
     result = identification(task, unknowns, best, guessed, experiments)
     for found in result.findings:
         warnings.warn(f"identify: {found.message}", RuntimeWarning, stacklevel=2)
+    if certify:
+        result = dataclasses.replace(result, gradient_certificate=_certificate(task.fit, best))
+        if not result.gradient_certificate:
+            text = str(result.gradient_certificate).rstrip(".")
+            warnings.warn(f"identify: at the estimate, {text}.", RuntimeWarning, stacklevel=2)
     return dataclasses.replace(result, wall_seconds=time.perf_counter() - began)
 
 
@@ -144,6 +158,20 @@ def measurement_model(
     lines = tuple((x.offset, x.scale) for x in channels.values())
     read = tuple(x.reading for x in channels.values())
     return MeasurementModel(build, read, settings, Sensors(tuple(channels), lines))
+
+
+def _certificate(fit: Fit, best: Ended) -> GradientCertificate:
+    """Of the derivatives of the weighted residuals at an estimate, of which errors are made."""
+    values, noise = fit.samples(), jnp.asarray(best.noise)
+    trained, starts = fit.split(jnp.asarray(best.x))
+    unknowns = {"parameters": trained, "starts": starts}
+
+    def residuals(unknowns):
+        x, _ = ravel_pytree((unknowns["parameters"], unknowns["starts"]))
+        return fit.residuals(x, values, noise)
+
+    evaluator = Evaluator(residuals, unknowns)
+    return Examination(evaluator, evaluator.flat(unknowns), DIGITS, backends=False).certificate()
 
 
 def _best(ended: Ended, counts: SampleCounts) -> Ended:

@@ -142,6 +142,8 @@ class Identification:
             `Interval`, beyond which the data would have it; "noise" where the fit is at a minimum
             but the estimates of noise levels still change; "steps"; or "no decrease".
         wall_seconds: duration of the call [s].
+        gradient_certificate: of the weighted residuals at the estimate, by
+            `identify(..., certify=True)`; `None` without.
     """
 
     params: PyTree
@@ -178,6 +180,7 @@ class Identification:
     evaluations: int
     stop_reason: str
     wall_seconds: float
+    gradient_certificate: Any = None
     # The problem itself, from which posteriors and repetitions start.
     problem: Any = dataclasses.field(repr=False, default=None)
 

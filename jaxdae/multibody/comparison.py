@@ -63,7 +63,7 @@ def _only_what_is_modelled(mujoco, model, system: Multibody):
     model.actuator_actearly[:] = 0
 
 
-@jit(options=BRIEFLY)
+@jit(options=BRIEFLY, interpreted=3)
 def _numbers(system: Multibody, q, v, w, u) -> dict:
     """Energies, powers, rates of activations, residuals of loops."""
     # Of MuJoCo's soft constraints dry friction and limits are no passive forces there.

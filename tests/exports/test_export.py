@@ -14,6 +14,7 @@ from helpers.exported import (
     BAUMGARTE,
     executed,
     export_pendulum,
+    Filtered,
     FIXED,
     HANGING,
     HERE,
@@ -97,21 +98,6 @@ def test_adaptive_steps_and_angles(tmp_path, double_pendulum):
         result.members, members(double_pendulum, start, "m2", run), strict=True
     ):
         assert_same(outputs, one, 1e-11)
-
-
-class Filtered(jaxdae.control.AbstractDynamicController):
-    """A force that follows the position with a lag."""
-
-    gain: float = 2.0
-
-    def initial(self, t, state):
-        return state.q[:1]
-
-    def rate(self, t, q, v, w, c):
-        return 5.0 * (q[:1] - c)
-
-    def output(self, t, q, v, w, c):
-        return -self.gain * c[0]
 
 
 class Network(eqx.Module):

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -18,6 +19,7 @@ from helpers.exported import (
     COMPILER,
     executed,
     export_pendulum,
+    Filtered,
     FIXED,
     HANGING,
     HERE,
@@ -127,7 +129,7 @@ def test_the_program_of_the_documentation(tmp_path):
     )
     assert (members.status, members.failed, members.one.steps) == (0, 0, 25)
     files = export_pendulum(tmp_path, target=HERE)
-    (program,) = re.findall(r"```c\n(.*?)```", GUIDE, re.DOTALL)
+    program, _ = re.findall(r"```c\n(.*?)```", GUIDE, re.DOTALL)
     (tmp_path / "main.c").write_text(program)
     command = [str(COMPILER), "-Wall", "-Werror", "main.c", files.code.name]
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -135,6 +137,61 @@ def test_the_program_of_the_documentation(tmp_path):
     run = jaxdae.simulate(Pendulum(mass=2.0), BAUMGARTE, HANGING, t1=1.0, dt=0.04, solver=RK4())
     q = run.final_state.q
     assert done.stdout == f"q = {q[0]:g}, {q[1]:g}\n"
+
+
+@with_compiler
+def test_the_loop_of_the_documentation(tmp_path):
+    """A control input for each period, against a sampled controller; without a function."""
+    settings = {"t1": 0.02, "dt": 0.01, "saveat": diffrax.SaveAt(t1=True)}
+    files = export_pendulum(tmp_path, name="plant", target=HERE, inputs=0.0, **settings)
+    _, program = re.findall(r"```c\n(.*?)```", GUIDE, re.DOTALL)
+    (tmp_path / "loop.c").write_text(program)
+    options = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+    command = [str(COMPILER), *options, "loop.c", files.code.name]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "a.out"], capture_output=True, text=True, check=True)
+    law = jaxdae.Sampled(lambda t, q, v, w, c: (-2.0 * v[0] - 5.0 * q[0], c), 0.02)
+    run = jaxdae.simulate(
+        PENDULUM, BAUMGARTE, HANGING, t1=2.0, dt=0.01, solver=RK4(), controller=law
+    )
+    np.testing.assert_allclose(np.fromstring(done.stdout, sep=" "), run.q[-1], atol=1e-9)
+    nm = shutil.which("nm")
+    if nm is not None:  # code that calls nothing takes no memory
+        undefined = subprocess.run([nm, "-u", files.code], capture_output=True, text=True)
+        assert undefined.stdout.strip() == ""
+
+
+class Labelled(Filtered):
+    """A force by the speed that follows with a lag.
+
+    Args:
+        gain: of the force /* in a comment */ [N s/m].
+    """
+
+
+def test_the_header_says_units_and_which_states_are_the_controllers(tmp_path):
+    class Known(Pendulum):
+        """A bob.
+
+        Args:
+            mass: of the bob [kg].
+            length: of the rod [m], fixed
+                at its end.
+        """
+
+        def labels(self):
+            return jaxdae.Labels(coordinates=("x", "y"), units=("m", "m"))
+
+    text = export_pendulum(tmp_path, Known(), controller=Labelled()).header.read_text()
+    assert "double q[2]; /* q, coordinates at the start: x [m], y [m] */" in text
+    assert "double v[2]; /* velocities: x [m/s], y [m/s] */" in text
+    assert "double w[1]; /* actuator states; the last 1 are those of the controller */" in text
+    assert "double system_mass; /* system.mass: of the bob [kg] */" in text
+    assert "double system_length; /* system.length: of the rod, fixed at its end [m] */" in text
+    gain = "controller_gain; /* controller.gain: of the force / * in a comment * / [N s/m] */"
+    assert f"double {gain}" in text
+    assert re.search(r"stabilization_K_D; /\* formulation.stabilization.K_D: .* \[1/s\] \*/", text)
+    assert "A run of Known, Multipliers, with 25 fixed steps of RK4" in text
 
 
 @with_node

@@ -58,6 +58,21 @@ ANY = {"start_tolerance": None}
 FIXED = {"t1": 0.5, "dt": 0.02, "solver": RK4(), **ANY}
 
 
+class Filtered(jaxdae.control.AbstractDynamicController):
+    """A force that follows the position with a lag."""
+
+    gain: float = 2.0
+
+    def initial(self, t, state):
+        return state.q[:1]
+
+    def rate(self, t, q, v, w, c):
+        return 5.0 * (q[:1] - c)
+
+    def output(self, t, q, v, w, c):
+        return -self.gain * c[0]
+
+
 def export_pendulum(folder, system=PENDULUM, **changed):
     given = {"directory": folder, "name": "pendulum", "target": "aarch64", **FIXED, **changed}
     return jaxdae.export(system, BAUMGARTE, HANGING, **given)

@@ -78,11 +78,11 @@ def functions(exported: Exported, register_width: int, lanes: int) -> list[Defin
     programs = [x for x in around if x is not None]
     made = [
         *library(programs, 1, run.problem.dtype, register_width),
-        *_kernel(exported, register_width, 1),
+        *kernel_functions(exported, register_width, 1),
         _MembersWriter(exported, register_width, 1, "").written(),
     ]
     if width > 1:
-        kernel = _kernel(exported, register_width, width)
+        kernel = kernel_functions(exported, register_width, width)
         # Functions, and tables of constants.
         defined = (x for one in kernel for x in _DEFINED.findall(one.text))
         names = "|".join(map(re.escape, defined))
@@ -101,8 +101,8 @@ def _renamed(definition: Definition, names: str, ending: str) -> Definition:
     return definition._replace(name=name[1:], text=text)
 
 
-def _kernel(exported: Exported, register_width: int, width: int) -> list[Definition]:
-    """`@run`, and what it calls."""
+def kernel_functions(exported: Exported, register_width: int, width: int) -> list[Definition]:
+    """`@run` of some arguments, results and members, and what it calls."""
     run, dtype = exported.run, exported.run.problem.dtype
     shapes = [(run.problem.states,), *(x.shape for x in run.problem.parameters)]
     arguments = [
@@ -119,6 +119,17 @@ def _kernel(exported: Exported, register_width: int, width: int) -> list[Definit
     own_parameters = width > 1
     batched = [True, *[own_parameters] * (len(shapes) - 1)]
     axes = Axes((1,), (*batched, *[False] * (len(arguments) - len(shapes))))
+    return list(work(run, lanes, axes).definitions)
+
+
+def step_functions(run: KernelRun) -> list[Definition]:
+    """`@run` of one step of one member: pointers of start, parameters, both ends, rows, end; 1."""
+    dtype, n = run.problem.dtype, run.problem.states
+    shapes = [(n,), *(x.shape for x in run.problem.parameters), (2,)]
+    arguments = [_ArrayPerMember(x, int(np.prod(x))) for x in shapes]
+    results = [_ArrayPerMember(x, n) for x in run.results()]
+    lanes = _MemberLanes(1, dtype, 1, arguments, results)
+    axes = Axes((1,), (True, *[False] * (len(arguments) - 1)))
     return list(work(run, lanes, axes).definitions)
 
 

@@ -64,8 +64,13 @@ def _structure(interface: Interface, structure: StructureType) -> str:
         of_states = structure.name == "outputs" and x.name in ("final", "states")
         kind = f"{interface.name}_state" if of_states else _number(interface)
         axes = _axes(x.shape[:-1] if of_states else x.shape)
-        lines.append(f"  {kind} {x.name}{axes}; /* {x.about} */")
+        lines.append(f"  {kind} {x.name}{axes}; /* {_comment(x.about)} */")
     return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_{structure.name};"])
+
+
+def _comment(text: str) -> str:
+    """What does not end a comment, or begin another one."""
+    return " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
 
 
 def _axes(shape: tuple[int, ...]) -> str:

@@ -8,16 +8,13 @@ import numpy as np
 
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.graph.operations import OPERATIONS
+from jaxdae.primitives.parameters import Refusal
 
 # Integers are held as floating-point ones, which single precision does exactly up to here.
 _EXACT = 2**24
 
 
 COMPLEX = "complex numbers depend on the inputs or stand beside what does"
-
-
-class Refusal(Exception):  # noqa: N818
-    """Why a primitive cannot be made scalar operations."""
 
 
 class Symbols(NamedTuple):

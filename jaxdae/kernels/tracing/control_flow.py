@@ -15,14 +15,19 @@ from jaxdae.kernels.tracing.arrays import (
     as_symbols,
     elementwise,
     first_refused,
-    Refusal,
     Refused,
     Symbols,
     Value,
 )
 from jaxdae.kernels.tracing.indexing import as_one_kind
 from jaxdae.kernels.tracing.linear_algebra import SOLVES
-from jaxdae.kernels.tracing.parameters import CALLED
+from jaxdae.primitives.parameters import (
+    branch_of_processors,
+    CALLED,
+    equations,
+    Refusal,
+    scan_sizes,
+)
 
 
 def _call(name: str) -> Callable:
@@ -62,24 +67,6 @@ def written_out(graph: Graph, equation, arguments: list[Value], evaluate: Callab
         return [*carry, *(np.zeros((0, *x.shape), x.dtype) for x in shapes)]
     stacked: list[Any] = [_stacked(graph, column) for column in zip(*rows, strict=True)]
     return [*carry, *stacked]
-
-
-def scan_sizes(params) -> tuple[int, int]:
-    """Numbers of constants and of what is handed on, which newer releases keep in one structure."""
-    if "ft_in" in params:
-        constants, carried, _ = (len(x) for x in params["ft_in"].unpack())
-        return constants, carried
-    if "num_consts" in params and "num_carry" in params:
-        return params["num_consts"], params["num_carry"]
-    raise Refusal("this release of JAX does not say which of its arguments are handed on")
-
-
-def equations(jaxpr) -> int:
-    """Equations of a loop's body, with those of the loops and calls in it."""
-    return sum(
-        1 + one.params.get("length", 1) * sum(map(equations, jex.jaxprs_in_params(one.params)))
-        for one in jaxpr.eqns
-    )
 
 
 def _row(value: Value, i: int) -> Value:
@@ -191,11 +178,7 @@ def _choice(graph: Graph, condition: Symbols, yes, no):
 def _platform(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     """The number of the branch that JAX would take on a CPU."""
     del graph, arguments, evaluate
-    platforms = equation.params["platforms"]
-    numbers = [i for i, x in enumerate(platforms) if x is None or "cpu" in x]
-    if not numbers:
-        raise Refusal("it has no branch for a CPU")
-    return [np.asarray(numbers[0], np.int32)]
+    return [np.asarray(branch_of_processors(equation.params), np.int32)]
 
 
 def as_computed(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:

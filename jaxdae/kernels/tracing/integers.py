@@ -12,14 +12,8 @@ import numpy as np
 
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph
 from jaxdae.kernels.graph.simplifications import folded
-from jaxdae.kernels.tracing.arrays import (
-    as_symbols,
-    elementwise,
-    exact_range,
-    Refusal,
-    Symbols,
-    Value,
-)
+from jaxdae.kernels.tracing.arrays import as_symbols, elementwise, exact_range, Symbols, Value
+from jaxdae.primitives.parameters import Refusal
 
 Range = tuple[int, int]
 

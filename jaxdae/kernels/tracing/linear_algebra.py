@@ -8,11 +8,12 @@ import numpy as np
 from jaxdae.kernels.graph.array_calls import Factorization
 from jaxdae.kernels.graph.elimination import inverse_factors, solve_saddle_point, solve_symmetric
 from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.tracing.arrays import as_symbols, COMPLEX, Refusal, Symbols, Value
+from jaxdae.kernels.tracing.arrays import as_symbols, COMPLEX, Symbols, Value
 from jaxdae.linalg.lu import COMPLEX_FACTORS, FACTORS, MOST_PIVOTED, PIVOTED_FACTORS
 from jaxdae.linalg.positive_definite import POSITIVE_DEFINITE
 from jaxdae.linalg.saddle_point import SADDLE_POINT
 from jaxdae.linalg.solve_primitive import BatchAxes
+from jaxdae.primitives.parameters import Refusal
 
 
 class _Scalars:

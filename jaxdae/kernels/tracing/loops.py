@@ -19,7 +19,6 @@ from jaxdae.kernels.tracing.arrays import (
     as_symbols,
     elementwise,
     first_refused,
-    Refusal,
     Refused,
     Symbols,
     Value,
@@ -30,12 +29,11 @@ from jaxdae.kernels.tracing.control_flow import (
     CALLS,
     choice,
     computed_by,
-    equations,
-    scan_sizes,
     unrolled,
     written_out,
 )
 from jaxdae.kernels.tracing.subprograms import ScalarProgram, Subprogram
+from jaxdae.primitives.parameters import equations, Refusal, scan_sizes
 
 # Loops of fewer operations, turn by turn, are written out, with what is known of each turn.
 _FEWEST = 4000

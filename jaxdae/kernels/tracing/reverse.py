@@ -27,11 +27,12 @@ from jaxdae.kernels.graph.expressions import (
     TooManyOperations,
 )
 from jaxdae.kernels.tracing import zero_signs
-from jaxdae.kernels.tracing.arrays import as_symbols, Refusal, Refused, Symbols
-from jaxdae.kernels.tracing.indexing import MOVEMENTS
+from jaxdae.kernels.tracing.arrays import as_symbols, Refused, Symbols
 from jaxdae.kernels.tracing.loops import Loop
 from jaxdae.kernels.tracing.subprograms import ScalarProgram
 from jaxdae.kernels.tracing.trace import evaluate, evaluated, UnsupportedOperationError
+from jaxdae.primitives.entries import MOVEMENTS
+from jaxdae.primitives.parameters import Refusal
 
 # Programs of which the equations are gone through one by one.
 _ENTERED = frozenset((

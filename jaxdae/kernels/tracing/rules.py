@@ -14,13 +14,14 @@ from jaxdae.kernels.tracing.arrays import (
     as_symbols,
     elementwise,
     reduced,
-    Refusal,
     Symbols,
     Value,
 )
 from jaxdae.kernels.tracing.control_flow import choice
-from jaxdae.kernels.tracing.indexing import as_one_kind, matrices
+from jaxdae.kernels.tracing.indexing import as_one_kind
 from jaxdae.kernels.tracing.integers import on_integers, rounded, sum_of_products, within
+from jaxdae.primitives.entries import matrices
+from jaxdae.primitives.parameters import Refusal
 
 # Name of the primitive that calls another program.
 CALL_PRIMITIVE = "call_subprogram"

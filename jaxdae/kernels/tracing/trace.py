@@ -10,14 +10,13 @@ import numpy as np
 
 from jaxdae.derivatives.user_rules import own_rules
 from jaxdae.kernels.graph.expressions import Graph, TooManyOperations
-from jaxdae.kernels.tracing import linear_algebra, parameters, zero_signs
+from jaxdae.kernels.tracing import linear_algebra, zero_signs
 from jaxdae.kernels.tracing.arrays import (
     as_known,
     as_symbols,
     COMPLEX,
     elementwise,
     first_refused,
-    Refusal,
     Refused,
     Symbols,
     Value,
@@ -27,6 +26,8 @@ from jaxdae.kernels.tracing.known_numbers import computed, known
 from jaxdae.kernels.tracing.loops import CALLS
 from jaxdae.kernels.tracing.rules import CALL_PRIMITIVE, RULES
 from jaxdae.kernels.tracing.subprograms import call, ScalarProgram, Subprogram
+from jaxdae.primitives import parameters
+from jaxdae.primitives.parameters import Refusal
 
 
 class UnsupportedOperationError(NotImplementedError):

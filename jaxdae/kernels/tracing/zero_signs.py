@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing.linear_algebra import SOLVES
-from jaxdae.kernels.tracing.parameters import CALLED
+from jaxdae.primitives.parameters import CALLED
 
 # Arguments whose sign they read where these are zero; the others hand it on, if there are any.
 _READ: dict[str, tuple[int, ...]] = {

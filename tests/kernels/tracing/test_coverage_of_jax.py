@@ -15,9 +15,9 @@ import pytest
 import jaxdae
 from jaxdae.kernels.tracing.control_flow import CALLS
 from jaxdae.kernels.tracing.linear_algebra import ITERATIVE
-from jaxdae.kernels.tracing.parameters import check
 from jaxdae.kernels.tracing.rules import RULES
 from jaxdae.models import CartesianPendulum, MODELS
+from jaxdae.primitives.parameters import check
 from jaxdae.results import derived_quantities
 
 # Of known numbers alone: kernels leave them to JAX while they are traced.

@@ -8,10 +8,10 @@ import pytest
 
 from jaxdae.kernels import scalarize, UnsupportedOperationError
 from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.tracing.arrays import Refusal, Symbols
-from jaxdae.kernels.tracing.parameters import check
+from jaxdae.kernels.tracing.arrays import Symbols
 from jaxdae.kernels.tracing.trace import evaluate
 from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.primitives.parameters import check, Refusal
 
 
 def counts(program):

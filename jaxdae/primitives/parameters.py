@@ -5,9 +5,19 @@ A release of JAX that adds one, or leaves one out, is met with a word instead of
 
 import inspect
 
-from jaxdae.kernels.tracing.arrays import Refusal
-from jaxdae.kernels.tracing.indexing import MOVEMENTS
-from jaxdae.kernels.tracing.linear_algebra import SOLVES
+import jax.extend.core as jex
+
+from jaxdae.linalg.lu import COMPLEX_FACTORS, FACTORS, PIVOTED_FACTORS
+from jaxdae.linalg.positive_definite import POSITIVE_DEFINITE
+from jaxdae.linalg.saddle_point import SADDLE_POINT
+from jaxdae.primitives.entries import MOVEMENTS
+
+
+class Refusal(Exception):  # noqa: N818
+    """Why a primitive is not understood, or cannot be made scalar operations."""
+
+
+_SOLVES = (COMPLEX_FACTORS, FACTORS, PIVOTED_FACTORS, POSITIVE_DEFINITE, SADDLE_POINT)
 
 # How something is computed, kept, shown or placed, not what.
 _HARMLESS = {
@@ -36,7 +46,7 @@ _READ: dict[str, str] = {
     "scan": "jaxpr length reverse",
     "scatter": _OF_SCATTER,
     **{f"scatter-{x}": _OF_SCATTER for x in ("add", "max", "min", "mul", "sub")},
-    **dict.fromkeys(SOLVES, "batch"),
+    **dict.fromkeys(_SOLVES, "batch"),
     "sort": "dimension num_keys",
     "triangular_solve": "left_side lower transpose_a unit_diagonal",
     "while": "body_jaxpr body_nconsts cond_jaxpr cond_nconsts",
@@ -96,3 +106,30 @@ def check(name: str, params) -> None:
         raise Refusal(
             f"its rule knows no parameter {', '.join(unknown)}, which this release of JAX gives it"
         )
+
+
+def scan_sizes(params) -> tuple[int, int]:
+    """Numbers of constants and of what is handed on, which newer releases keep in one structure."""
+    if "ft_in" in params:
+        constants, carried, _ = (len(x) for x in params["ft_in"].unpack())
+        return constants, carried
+    if "num_consts" in params and "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    raise Refusal("this release of JAX does not say which of its arguments are handed on")
+
+
+def equations(jaxpr) -> int:
+    """Equations of a loop's body, with those of the loops and calls in it."""
+    return sum(
+        1 + one.params.get("length", 1) * sum(map(equations, jex.jaxprs_in_params(one.params)))
+        for one in jaxpr.eqns
+    )
+
+
+def branch_of_processors(params) -> int:
+    """The number of the branch that JAX takes on a CPU."""
+    platforms = params["platforms"]
+    numbers = [i for i, x in enumerate(platforms) if x is None or "cpu" in x]
+    if not numbers:
+        raise Refusal("it has no branch for a CPU")
+    return numbers[0]

@@ -1,0 +1,1 @@
+"""Primitives of JAX: what their parameters mean, and what they do by NumPy."""
