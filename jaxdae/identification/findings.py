@@ -168,7 +168,8 @@ def _of_residuals(result) -> Iterator[Finding]:
     fit = f"chi-square is {result.chi_square:.4g} at {result.degrees_of_freedom} degrees of freedom"
     improbable = result.probability < _IMPROBABLE
     if improbable:
-        holds = "" if result.correlated else ", and the standard errors are too small"
+        robust = "; the standard errors are the robust ones, by clusters of samples"
+        holds = robust if result.correlated else ", and the standard errors are too small"
         yield Finding(
             f"{fit} (probability {result.probability:.1g}): the model or its noise levels do not "
             f"explain the data{holds}; or this is a local minimum: try starts=….",
@@ -182,11 +183,11 @@ def _of_residuals(result) -> Iterator[Finding]:
             "sigma out to estimate them.",
             result.probability_below,
         )
-    # Away from a minimum they follow the motion. Other words say so, and that standard errors do
-    # not hold.
+    # Away from a minimum, and where the model does not explain the data, they follow the motion:
+    # other words say so.
     at_minimum = result.stop_reason in ("converged", "noise") and not result.at_bounds
     positive = {name: r for name, r in correlated.items() if r > 0}
-    if positive and at_minimum:
+    if positive and at_minimum and not improbable:
         worst = min(max(positive.values()), 0.999)
         yield Finding(
             "differences of neighbouring samples from the model are correlated, in the channels "
