@@ -71,8 +71,8 @@ def observing(asked: Observation) -> Iterator[list[SeenRun]]:
         try:
             with _OBSERVED(asked):
                 yield seen
-                jax.effects_barrier()
         finally:
+            jax.effects_barrier()  # what still runs hands over to this examination
             _OPEN.pop()
 
 
