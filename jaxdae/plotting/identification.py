@@ -96,7 +96,9 @@ def plot_predictions(validations: Mapping[str, Any] | Any, *, title: str | None 
             row[0].set_ylim(bottom=0.0)
             row[1].set_ylim(bottom=0.0)
         if len(by_model) > 1:
-            row[1].legend(fontsize="small", loc="best")
+            row[1].legend(
+                loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small"
+            )
     return figure
 
 
