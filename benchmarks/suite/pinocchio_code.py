@@ -138,7 +138,8 @@ def program(*, derivatives: bool) -> Callable[[Mechanism, Motion], Program]:
             return y, np.stack(columns, axis=-1)
 
         def row(y: Any) -> np.ndarray:
-            return np.array(_row(name, np, *np.split(y, 2), p))
+            qpos, qvel = np.split(y, 2)
+            return np.array(_row(name, np, qpos, qvel, p))
 
         def run(steps: int) -> Answer:
             y, s = start()
