@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+from competitors.base import MissingCodeError
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 MODULES = {
@@ -40,7 +41,7 @@ def measured(name: str, code: str, prepare: Any) -> dict[str, Any]:
     record: dict[str, Any] = {"mechanism": name, "code": code, "rows": []}
     try:
         made = prepare(mechanism, wanted)
-    except ImportError as missing:
+    except (ImportError, MissingCodeError) as missing:
         return record | {"missing": str(missing)}
     except Exception as error:  # what another code says is its answer
         return record | {"refused": _short(error)}
