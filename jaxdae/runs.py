@@ -468,8 +468,8 @@ def prepare(system, formulation, state, **settings) -> tuple[Problem, Method]:
     Raises:
         ValueError: as `simulate` does, and its other errors before any work.
     """
-    dtype = jnp.result_type(float, state.q)
-    settings |= observation.as_observed(settings, dtype)
+    if EXAMINATION.value is not None:
+        settings |= observation.as_observed(settings, jnp.result_type(float, state.q))
     chosen, _ = _with_solver(system, formulation, state, Given(**settings))
     problem, method, said = _completed(system, formulation, state, chosen)
     if EXAMINATION.value is None:

@@ -255,7 +255,7 @@ def growth(run: SeenRun, again: Callable[[Any, Any], Any]) -> Growth | None:
 
 
 def _sizes(leaves: Sequence[Any]) -> list[np.ndarray]:
-    """Largest values of numbers along a run, by leaves; where next to zero a part of the largest."""
+    """Largest values of numbers along a run; where next to zero a part of the largest of all."""
     own = [np.abs(np.asarray(x)).reshape(len(x), -1).max(axis=0, initial=0.0) for x in leaves]
     most = max((x.max(initial=0.0) for x in own), default=0.0)
     return [np.maximum(x, _NEXT_TO_ZERO * most) for x in own]
