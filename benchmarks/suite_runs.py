@@ -4,7 +4,8 @@
     python benchmarks/suite_runs.py --mechanisms pendulum four-bar --codes jaxdae
 
 References are in `docs/data/suite/`. What a file of results has of other mechanisms or codes is
-kept. Times are the least of three calls, a program's first call apart.
+kept, also where a package is not installed. Times are the least of up to three calls, a program's
+first call apart.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+from competitors.base import MissingCodeError
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 MODULES = {
@@ -40,7 +42,7 @@ def measured(name: str, code: str, prepare: Any) -> dict[str, Any]:
     record: dict[str, Any] = {"mechanism": name, "code": code, "rows": []}
     try:
         made = prepare(mechanism, wanted)
-    except ImportError as missing:
+    except (ImportError, MissingCodeError) as missing:
         return record | {"missing": str(missing)}
     except Exception as error:  # what another code says is its answer
         return record | {"refused": _short(error)}
@@ -59,6 +61,7 @@ def measured(name: str, code: str, prepare: Any) -> dict[str, Any]:
             record["refused"] = f"{setting:g}: {_short(error)}"
             continue
         if min(took) > LONGEST:
+            record["slow"] = True
             break
     return record
 
@@ -95,9 +98,10 @@ def main() -> None:
         for label, prepare in programs.items():
             for name in words.mechanisms if words.only in label else ():
                 record = measured(name, label, prepare)
-                kept(words.out, record)
+                if "missing" not in record:
+                    kept(words.out, record)
                 last = (record["rows"] or [{}])[-1]
-                print(label, name, last, record.get("refused", "")[:100], flush=True)
+                print(label, name, last, record.get("refused", record.get("missing", ""))[:100])
 
 
 def kept(file: Path, record: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from competitors.base import package
 
 from .answers import Answer, Program, RefusedError, TOLERANCES
 from .catalogue import Motion
@@ -50,8 +51,7 @@ def program(order: str) -> Callable[[Mechanism, Motion], Program]:
     """
 
     def prepared(mechanism: Mechanism, wanted: Motion) -> Program:
-        import casadi as ca
-
+        ca = package("casadi")
         if mechanism.restitution is not None:
             raise RefusedError("an impact that changes velocities is not modelled")
         if order == "second" and len(mechanism.coordinates) > 7:

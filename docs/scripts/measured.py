@@ -200,6 +200,21 @@ def _iftomm(data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _measured(data: dict[str, Any]) -> str:
+    """Parameters of a measured double pendulum, and errors of predictions."""
+    lines = ["| parameter | estimate | standard error | model_1.1 |", "|---" * 4 + "|"]
+    rows = zip(data["names"], data["values"], data["standard_errors"], strict=True)
+    for name, value, error in rows:
+        lines.append(f"| {name} | {value:.4g} | {error:.1g} | {data['model_1.1'][name]:.4g} |")
+    records = data["records"]
+    lines += ["", f"| error of one second [rad] | | {' | '.join(records)} |"]
+    lines += ["|---" * (2 + len(records)) + "|"]
+    for model, channels in data["errors"].items():
+        for name, values in channels.items():
+            lines.append(f"| {model} | {name} | {' | '.join(f'{x:.3f}' for x in values)} |")
+    return "\n".join([*lines, "", *map(_sentence, data["claims"])])
+
+
 # What stands for numbers on a page: the file that has them, and how they are written.
 PLACES = {
     "{{ claims }}": ("claims.json", _papers),
@@ -208,6 +223,7 @@ PLACES = {
     "{{ ball-beam }}": ("ball_beam.json", _rest),
     "{{ random-mechanisms }}": ("random_mechanisms.json", _random),
     "{{ iftomm }}": ("iftomm.json", _iftomm),
+    "{{ measured-pendulum }}": ("measured_pendulum.json", _measured),
     "{{ suite }}": ("suite.json", suite_pages.summary),
 }
 

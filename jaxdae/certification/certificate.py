@@ -51,8 +51,8 @@ class GradientCertificate:
             to which modes, differences, backends and tolerances agree, less those that
             perturbations of the motion cost.
         value: of the function, its numbers as one vector, shape (m,).
-        gradient: of a scalar function by the parameters, in their structure; `None` of others, and
-            where there is no reverse mode.
+        gradient: of a scalar function by the parameters, in their structure, of parametrizations
+            by their `raw`; `None` of others, and where there is no reverse mode.
         checks: each examination, in order.
         growth: of perturbations along the longest run; `None` without runs.
         rank: margin of the constraints; `None` without.

@@ -22,6 +22,8 @@ _LEAST_CHANGE = {True: 1e-3, False: 0.1}  # in double precision, in single preci
 _TIMES = 10.0
 # Distances, as parts of the parameters, to which a function that seems to be constant is asked.
 _FAR = 0.25
+# Noise above this part of the values is not what steps and round-off leave, but a rough function.
+_ROUGH = 1e-6
 # Leaves of parameters that are examined by themselves to say where a fault is.
 _MOST_LEAVES = 64
 
@@ -316,7 +318,8 @@ class Examination:
         self.off = self.found.distance(claimed) / self.size if self.size > 0 else 0.0
         self.longest = max(map(abs, self.found.steps))
         # Changes of the values that do not stand out of their noise say nothing.
-        self.silent = self.size * self.longest <= 4 * self.found.noise
+        quiet = self.found.noise <= _ROUGH * float(np.linalg.norm(line.zero))
+        self.silent = quiet and self.size * self.longest <= 4 * self.found.noise
         if self.found.shape == "constant" and not self.size * self.longest > self.found.noise:
             self._look_far(at, line)
 
@@ -419,10 +422,18 @@ class Examination:
         if not self.silent:
             self.known_digits["the comparison with differences"] = _digits(self.off)
         self._of_backends()
+        if self.mismatch and self.silent:
+            self.faults["noise"] = (
+                f"The derivative changes the values by less than their noise, {found.noise:.1g} of "
+                f"their size, within {self.longest:.1g} of the parameters, and the modes differ: "
+                "it is one of round-off. Take a function that the parameters change."
+            )
+            return
         if self.mismatch:
             self._of_modes(bound)
             return
-        self._of_shape(wrong=wrong)
+        if not self.silent:
+            self._of_shape(wrong=wrong)
         rough = found.noise / found.step > needed * self.size
         if wrong and not rough:
             fault = "derivative"

@@ -16,12 +16,14 @@ from jaxdae.diagnosis.singularities import (
     RANK,
     singularity_finding,
 )
+from jaxdae.identification.correlated import Autocorrelation, autocorrelation_of
 from jaxdae.identification.data import Experiment, label
 from jaxdae.identification.declared import Mechanism
 from jaxdae.identification.fit import names_of, Predictions, Runs
 from jaxdae.identification.uncertainty import NEGLIGIBLE, Sensitivity
 from jaxdae.reprs import shown
 from jaxdae.systems import State
+from jaxdae.systems.checks import constraint_counts
 from jaxdae.tuning.parametrizations import Interval, is_parametrization
 
 # A chi-square less probable than this says that the model or its noise levels are wrong.
@@ -36,9 +38,6 @@ _FEW = 5.0
 _MOVED = 0.1
 # Independent differences have a correlation this many standard deviations off in one of 10^4 fits.
 _CERTAIN = 4.0
-_FEWEST_PAIRS = 20
-# Mean square of differences, in units of the noise, of simulated samples without any noise.
-_NO_NOISE = 1e-6
 # Standard errors this many times the estimates say that these are hardly determined.
 _VAGUE = 10.0
 # Nearer to a bound than this part of the interval; standard errors of normal theory say nothing
@@ -169,12 +168,12 @@ def _of_residuals(result) -> Iterator[Finding]:
     }
     fit = f"chi-square is {result.chi_square:.4g} at {result.degrees_of_freedom} degrees of freedom"
     improbable = result.probability < _IMPROBABLE
-    # On the way to a minimum it is large in any case.
-    if improbable and (result.stop_reason != "steps" or result.at_bounds):
+    if improbable:
+        robust = "; the standard errors are the robust ones, by clusters of samples"
+        holds = robust if result.correlated else ", and the standard errors are too small"
         yield Finding(
             f"{fit} (probability {result.probability:.1g}): the model or its noise levels do not "
-            "explain the data, and the standard errors are too small; or this is a local minimum: "
-            "try starts=….",
+            f"explain the data{holds}; or this is a local minimum: try starts=….",
             result.probability,
         )
     # Correlated differences may be small together: that says nothing of the noise level.
@@ -185,8 +184,8 @@ def _of_residuals(result) -> Iterator[Finding]:
             "sigma out to estimate them.",
             result.probability_below,
         )
-    # Away from a minimum, and where the model does not explain the data, they follow the motion.
-    # Other words say so, and that standard errors do not hold.
+    # Away from a minimum, and where the model does not explain the data, they follow the motion:
+    # other words say so.
     at_minimum = result.stop_reason in ("converged", "noise") and not result.at_bounds
     positive = {name: r for name, r in correlated.items() if r > 0}
     if positive and at_minimum and not improbable:
@@ -194,39 +193,17 @@ def _of_residuals(result) -> Iterator[Finding]:
         yield Finding(
             "differences of neighbouring samples from the model are correlated, in the channels "
             f"{', '.join(f'{name!r} ({r:.2f})' for name, r in positive.items())}: they are no "
-            "independent noise, and the standard errors are too small, of parameters that act on "
-            "many samples in the same way by a factor of about "
-            f"{np.sqrt((1 + worst) / (1 - worst)):.2g}. Look at the differences: the model may "
-            "lack something; or take samples so far apart that their noise is independent.",
+            "independent noise. The standard errors are those of clusters of samples, which allow "
+            "for it; classical ones would be too small, of parameters that act on many samples in "
+            f"the same way by a factor of about {np.sqrt((1 + worst) / (1 - worst)):.2g}. Look at "
+            "the differences: the model may lack something.",
             worst,
         )
 
 
-def autocorrelation(result) -> dict[str, tuple[float, float]]:
-    """Correlation of differences from the model between neighbouring samples, by channel.
-
-    Over all experiments, `r = sum d_k d_(k+1) / sum d_k^2` of differences in units of the noise,
-    with pairs of samples of which none is missing. Independent differences have `r` near `-p / n`,
-    with a standard deviation of `1 / sqrt(pairs)`. With `r` comes by how many of these it is off;
-    channels of fewer than 20 pairs and those met to round-off are left out.
-    """
-    found = {}
-    names = {name for one in result.data for name in one if name not in result.round_off}
-    for name in sorted(names):
-        product = square = pairs = count = 0.0
-        for one in result.data:
-            if name not in one:
-                continue
-            x = one[name].residuals / one[name].sigma
-            both = np.isfinite(x[1:]) & np.isfinite(x[:-1])
-            product += float(np.sum((x[1:] * x[:-1])[both]))
-            square += float(np.sum(x[np.isfinite(x)] ** 2))
-            pairs, count = pairs + both.sum(), count + np.isfinite(x).sum()
-        if pairs >= _FEWEST_PAIRS and square > _NO_NOISE * count:
-            r = product / square * count / pairs
-            expected = -min(len(result.values) / count, 0.5)
-            found[name] = float(r), float((r - expected) * np.sqrt(pairs))
-    return found
+def autocorrelation(result) -> dict[str, Autocorrelation]:
+    """Correlation of differences from the model between neighbouring samples, by channel."""
+    return autocorrelation_of(result.data, len(result.values), result.round_off)
 
 
 def _of_singular_positions(singular: SingularPositions) -> Finding | None:
@@ -337,9 +314,13 @@ def singular_positions(
 
     Between samples that are more than about a radian of the motion apart nothing is looked for.
     """
-    found = []
+    fit, found = task.fit, []
+    params = fit.params(x)
+    some = [_may_be_singular(fit, params, batch) for batch in fit.batches]
     for number, run, one in task.intervals:
-        batch = task.fit.batches[number]
+        if not some[number]:
+            continue
+        batch = fit.batches[number]
         member, predictions = (batch.member(tree, run) for tree in (batch.runs, made[number]))
         result = _of_run(task.fit, x, member, predictions, one.at.size, names)
         if result is not None:
@@ -347,6 +328,15 @@ def singular_positions(
             times = tuple(t + float(member.origin) for t in result.times)
             found.append(result._replace(experiment=name, times=times))
     return tuple(found)
+
+
+def _may_be_singular(fit, params, batch) -> bool:
+    """Whether the runs of a batch are of a mechanism with constraints."""
+    member = batch.member(batch.runs, 0)
+    parts = fit.model.parts(params, member.given)
+    if not isinstance(parts, Mechanism):
+        return False
+    return sum(constraint_counts(parts.system, member.guess)) > 0
 
 
 def _of_run(

@@ -139,7 +139,7 @@ def identify(
             )  # fmt: skip
     best = _best(ended, task.counts)
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)
-    guessed = [jax.tree.map(lambda a: a[0], r.made) for r in begun.runs]
+    guessed = [jax.tree.map(lambda a: np.asarray(a)[0], r.made) for r in begun.runs]
     result = identification(task, unknowns, best, guessed, experiments)
     for found in result.findings:
         warnings.warn(f"identify: {found.message}", RuntimeWarning, stacklevel=2)

@@ -117,7 +117,7 @@ def estimate(
 
 
 def _one(evaluation: Evaluation, i: int) -> list[Predictions]:
-    return [jax.tree.map(lambda a: a[i], r.made) for r in evaluation.runs]
+    return [jax.tree.map(lambda a: np.asarray(a)[i], r.made) for r in evaluation.runs]
 
 
 def repeated(tree: Any, count: int) -> Any:

@@ -11,6 +11,12 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from jaxdae.diagnosis.findings import Finding
+from jaxdae.identification.correlated import (
+    Autocorrelation,
+    autocorrelation_of,
+    robust_errors,
+    RobustErrors,
+)
 from jaxdae.identification.data import Experiment, label, Prior
 from jaxdae.identification.findings import (
     at_bounds,
@@ -94,9 +100,18 @@ class Identification:
         values: the estimated numbers, shape `(p,)`.
         initial_values: what they were at first.
         priors: what was known of them beforehand, by name.
-        standard_errors: of the estimate, infinite for what the data do not determine.
-        covariance: of the estimate, shape `(p, p)`; where a direction is not determined, of the
-            others alone.
+        standard_errors: of the estimate, infinite for what the data do not determine: the robust
+            ones where differences from the model are correlated (`correlated`), else the classical.
+        covariance: of the estimate, likewise, shape `(p, p)`; where a direction is not determined,
+            of the others alone.
+        classical_errors: standard errors for independent noise of the levels in `noise`.
+        classical_covariance: covariance likewise, `(J^T J)^{-1}`.
+        robust_errors: standard errors by clusters of samples, which hold for noise that is
+            correlated within them, and of another level; NaN for too few samples.
+        robust_covariance: covariance likewise.
+        error_freedom: degrees of freedom of `standard_errors`, for quantiles of Student's
+            distribution, shape `(p,)`; infinite where noise levels are known.
+        autocorrelation: of the differences of neighbouring samples from the model, by channel.
         chi_square: sum of the squared residuals in units of the noise, those of measured starts and
             of priors included.
         degrees_of_freedom: samples, measured starts and priors less what was estimated of them.
@@ -113,13 +128,16 @@ class Identification:
             the estimate: largest change of coordinates, velocities or `y`, as a part of their
             largest.
         start_errors: standard errors of the independent coordinates of unknown starts, and of
-            offsets and scales of sensors that every record has for itself, by name.
+            offsets and scales of sensors that every record has for itself, by name; where
+            differences are correlated by `r`, enlarged by `sqrt((1 + r) / (1 - r))`.
         sensors: offsets and scales of the channels' sensors, by name, one for each experiment.
         data: channels of each experiment beside the model, by name.
         gap: largest gap between intervals of a divided record, as a part of the motion's size.
         singular_positions: singular positions that runs pass with the estimate, or else with the
             first guess.
         steps: of the method, taken or refused.
+        evaluations: of the residuals with their derivatives: one at the first guess, then one for
+            each step.
         stop_reason: "converged"; "bound" where it has converged with a parameter at a bound of its
             `Interval`, beyond which the data would have it; "noise" where the fit is at a minimum
             but the estimates of noise levels still change; "steps"; or "no decrease".
@@ -136,6 +154,12 @@ class Identification:
     priors: Mapping[str, Prior]
     standard_errors: Float[np.ndarray, " p"]
     covariance: Float[np.ndarray, "p p"]
+    classical_errors: Float[np.ndarray, " p"]
+    classical_covariance: Float[np.ndarray, "p p"]
+    robust_errors: Float[np.ndarray, " p"]
+    robust_covariance: Float[np.ndarray, "p p"]
+    error_freedom: Float[np.ndarray, " p"]
+    autocorrelation: Mapping[str, Autocorrelation]
     chi_square: float
     degrees_of_freedom: int
     noise: Mapping[str, float]
@@ -153,11 +177,40 @@ class Identification:
     gap: float
     singular_positions: tuple[SingularPositions, ...]
     steps: int
+    evaluations: int
     stop_reason: str
     wall_seconds: float
     gradient_certificate: Any = None
     # The problem itself, from which posteriors and repetitions start.
     problem: Any = dataclasses.field(repr=False, default=None)
+
+    @property
+    def correlated(self) -> tuple[str, ...]:
+        """Names of the channels whose neighbouring samples are hardly independent."""
+        return tuple(name for name, x in self.autocorrelation.items() if x.found)
+
+    def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Confidence intervals of the estimated numbers, by name.
+
+        The estimate with so many `standard_errors` on both sides as Student's distribution has at
+        the `level`, with `error_freedom` degrees of freedom.
+
+        Args:
+            level: probability that an interval holds the number, between zero and one.
+
+        Raises:
+            ValueError: for a level that is not between zero and one.
+        """
+        from scipy.special import ndtri, stdtrit
+
+        if not 0 < level < 1:
+            raise ValueError(f"intervals: level is {level}, must be between 0 and 1, such as 0.95.")
+        many = np.where(np.isfinite(self.error_freedom), self.error_freedom, 1.0)
+        part = 0.5 * (1 + level)
+        width = np.where(np.isfinite(self.error_freedom), stdtrit(many, part), ndtri(part))
+        width = width * self.standard_errors
+        rows = zip(self.names, self.values, width, strict=True)
+        return {name: (float(x - half), float(x + half)) for name, x, half in rows}
 
     @property
     def reduced_chi_square(self) -> float:
@@ -217,9 +270,17 @@ class Identification:
     def summary(self) -> str:
         """Estimates with standard errors, noise, fit and correlations, ready to print."""
         width = max(map(len, self.names))
-        rows = zip(self.names, self.values, self.standard_errors, self.initial_values, strict=True)
+        other = self.classical_errors if self.correlated else self.robust_errors
+        rows = zip(
+            self.names, self.values, self.standard_errors, other, self.initial_values, strict=True
+        )
+        which = "classical" if self.correlated else "robust"
         lines = ["parameters"]
-        lines += [f"  {name:<{width}}  {_estimate(x, s)}   from {a:.6g}" for name, x, s, a in rows]
+        lines += [
+            f"  {name:<{width}}  {_estimate(x, s)}"
+            f"{f', {which} ± {o:.2g}' if np.isfinite(o) else ''}   from {a:.6g}"
+            for name, x, s, o, a in rows
+        ]
         lines += [f"  prior: {k} {x.mean:.6g} ± {x.sigma:.3g}" for k, x in self.priors.items()]
         lines += self._start_lines()
         lines += ["noise"]
@@ -227,12 +288,20 @@ class Identification:
             f"  {name}: {s:.4g}{' (estimated)' * (name in self.estimated_noise)}"
             for name, s in self.noise.items()
         ]
-        lines += self._record_line()
-        lines += [self._fit_line(), f"steps       {self.steps}, stopped by {self.stop_reason}"]
+        lines += [*self._record_line(), self._fit_line(), *self._error_lines()]
+        ended = f"steps       {self.steps}, stopped by {self.stop_reason}"
+        lines += [f"{ended}; {self.evaluations} evaluations"]
         lines += self._strong_correlations()
         lines += [f"not identifiable: {x}" for x in self.unidentifiable]
         lines += [f"at its bound: {x}" for x in self.at_bounds]
         return "\n".join(lines)
+
+    def _error_lines(self) -> list[str]:
+        if not self.autocorrelation:
+            return []
+        listed = ", ".join(f"{n} {x.correlation:+.2f}" for n, x in self.autocorrelation.items())
+        which = "robust" if self.correlated else "classical"
+        return [f"errors      {which}; correlation of neighbouring differences: {listed}"]
 
     def _start_lines(self) -> list[str]:
         """Standard errors of what belongs to single experiments; of many their range."""
@@ -300,16 +369,24 @@ def identification(
     units = fit.units(np.asarray(x))[kept]
     singular = _singularities(task, x, made, guessed, raw_names_of(params), experiments)
     data = _data(task, made, ended, experiments)
-    covariance, errors = propagated(found, np.asarray(jax.jacfwd(fit.values)(x))[:, kept])
+    slopes = np.asarray(jax.jacfwd(fit.values)(x), float)
+    covariance, errors = propagated(found, slopes[:, kept])
+    correlation = autocorrelation_of(data, len(errors), _exact(task, ended))
+    robust = _robust(fit, weighted, slopes, x, covariance, errors, correlation)
+    correlated = any(one.found for one in correlation.values())
+    degrees = task.counts.total - found.rank
+    estimated = bool(task.counts.unknown_noise.any())
+    usual = np.full(errors.shape, float(max(degrees, 1)) if estimated else np.inf)
     raw, names = fit.raw(x), names_of(params)
     begun = [(b, run, one) for b, run, one in task.intervals if one.number == 0]
     start_names = [name for _, _, one in begun for name in _names_of_start(one, experiments)]
     # Of starts in the units of what they are named after.
     sizes = np.concatenate([np.zeros(0), *(one.freedom.sizes for _, _, one in begun)])
     deviations = np.where(open_entries(found), np.inf, np.sqrt(np.diagonal(found.covariance)))
+    wider = robust.inflation if correlated else 1.0
     raw_names = [*raw_names_of(params), *start_names]
     starts = {
-        one.experiment: jax.tree.map(lambda a, run=run: a[run], made[b].first)
+        one.experiment: jax.tree.map(lambda a, run=run: jnp.asarray(a[run]), made[b].first)
         for b, run, one in begun
     }
     lines = {
@@ -318,8 +395,6 @@ def identification(
     }
     priors = zip(fit.priors.entries, fit.priors.means, fit.priors.sigmas, strict=True)
     unknown = dict(zip(task.channels, task.counts.unknown_noise, strict=True))
-    exact = task.counts.unknown_noise & (ended.noise <= _ABOVE * round_off(fit))
-    exact = dict(zip(task.channels, exact, strict=True))
     freedom = dict(zip(task.channels, map(float, ended.freedom), strict=True))
     return Identification(
         params=resolve(raw.params),
@@ -328,31 +403,60 @@ def identification(
         values=np.asarray(fit.values(x)),
         initial_values=np.asarray(values_of(params)),
         priors={names[int(k)]: Prior(float(mean), float(sigma)) for k, mean, sigma in priors},
-        standard_errors=errors,
-        covariance=covariance,
+        standard_errors=robust.errors if correlated else errors,
+        covariance=robust.covariance if correlated else covariance,
+        classical_errors=errors,
+        classical_covariance=covariance,
+        robust_errors=robust.errors,
+        robust_covariance=robust.covariance,
+        error_freedom=robust.freedom if correlated else usual,
+        autocorrelation=correlation,
         chi_square=float(ended.cost),
-        degrees_of_freedom=task.counts.total - found.rank,
+        degrees_of_freedom=degrees,
         noise=_noise(task, ended),
         estimated_noise=tuple(name for name, is_so in unknown.items() if is_so),
         noise_freedom={name: freedom[name] for name, is_so in unknown.items() if is_so},
-        round_off=tuple(name for name, is_so in exact.items() if is_so),
+        round_off=_exact(task, ended),
         noise_change=float(ended.noise_change),
         at_bounds=at_bounds(raw, errors),
         unidentifiable=tuple(open_directions(found, raw_names, units)),
         starts=tuple(starts[i] for i in range(len(experiments))),
         moved_starts=_moved(starts, experiments),
         start_errors=dict(
-            zip(start_names, deviations[len(deviations) - len(sizes) :] * sizes, strict=True)
+            zip(
+                start_names, deviations[len(deviations) - len(sizes) :] * sizes * wider, strict=True
+            )
         ),
         sensors=tuple(lines[i] for i in range(len(experiments))),
         data=data,
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
         singular_positions=singular,
         steps=int(ended.steps),
+        evaluations=int(ended.steps) + 1,
         stop_reason=_stop_reason(ended),
         wall_seconds=0.0,
         problem=(task, x, jnp.asarray(ended.noise)),
     )
+
+
+def _exact(task: Task, ended: Ended) -> tuple[str, ...]:
+    """Channels in whose samples there is no noise but round-off."""
+    exact = task.counts.unknown_noise & (ended.noise <= _ABOVE * round_off(task.fit))
+    return tuple(name for name, is_so in zip(task.channels, exact, strict=True) if is_so)
+
+
+def _robust(
+    fit, weighted, slopes, x, covariance, errors, correlation: Mapping[str, Autocorrelation]
+) -> RobustErrors:
+    """Errors by clusters of samples; NaN for too few, infinite where nothing is determined."""
+    if not correlation or not weighted.finite:
+        nan = np.full(covariance.shape, np.nan)
+        return RobustErrors(nan[0], nan, nan[0], 1.0)
+    worst = max(one.correlation for one in correlation.values())
+    found = robust_errors(
+        weighted, fit.units(np.asarray(x)), slopes[:, : fit.shared_count], covariance, worst
+    )
+    return found._replace(errors=np.where(np.isinf(errors), np.inf, found.errors))
 
 
 def _names_of_start(one: Piece, experiments: Sequence[Experiment]) -> list[str]:

@@ -208,7 +208,7 @@ def validate(
     return Validation(
         horizon,
         past,
-        tuple(label(i, x) for i, x in enumerate(experiments)),
+        tuple(x.name or str(i + 1) for i, x in enumerate(experiments)),
         tuple(windows.beside(i, x) for i, x in enumerate(predicted)),
         tuple(dict(zip(model.sensors.own, map(float, x), strict=True)) for x in own),
     )

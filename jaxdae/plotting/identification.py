@@ -10,6 +10,8 @@ from jaxdae.plotting import readout, style
 
 # Of more records than these each is drawn thinly, and the band of noise once.
 _FEW = 10
+# Errors further apart than this factor are drawn on a logarithmic axis.
+_FAR = 10.0
 
 
 def plot_residuals(identification: Any, *, title: str | None = None) -> Figure:
@@ -44,6 +46,7 @@ def plot_residuals(identification: Any, *, title: str | None = None) -> Figure:
             sizes = [_rms(x.residuals / x.sigma) for _, x in records]
             _draw_sizes(row[1], {"": np.array(sizes)}, "root mean square / noise")
             row[1].axhline(1.0, color=style.QUIET, linewidth=1.0)
+            row[1].set_ylim(bottom=0.0)
             row[0].set_xlabel("time t [s]")
     if not many:
         style.finish(axes)
@@ -54,7 +57,8 @@ def plot_predictions(validations: Mapping[str, Any] | Any, *, title: str | None 
     """Draw how the errors of predictions grow, beside those of each record.
 
     On the left the root mean square of the errors of all records against the time ahead; on the
-    right that of each record up to the horizon, in ascending order of the first model's.
+    right that of each record up to the horizon, in ascending order of the first model's. Axes are
+    logarithmic where errors are more than ten times as large as others.
 
     Args:
         validations: what `jaxdae.identification.validate` returned, or several by the names of
@@ -82,11 +86,19 @@ def plot_predictions(validations: Mapping[str, Any] | Any, *, title: str | None 
         for (name, one), color in zip(by_model.items(), style.colors(len(by_model)), strict=True):
             row[0].plot(*one.by_horizon(channel), color=color, label=name or None)
         row[0].set(xlabel="time ahead [s]", ylabel=readout.with_unit(channel, unit))
-        row[0].set_ylim(bottom=0.0)
         sizes = {name: one.rms(channel) for name, one in by_model.items()}
         _draw_sizes(row[1], sizes, readout.with_unit(channel, unit), first.records)
+        known = np.concatenate([x[np.isfinite(x) & (x > 0)] for x in sizes.values()])
+        if known.size and known.max() > _FAR * known.min():
+            style.logarithmic(row[0])
+            style.logarithmic(row[1])
+        else:
+            row[0].set_ylim(bottom=0.0)
+            row[1].set_ylim(bottom=0.0)
         if len(by_model) > 1:
-            row[0].legend(fontsize="small")
+            row[1].legend(
+                loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small"
+            )
     return figure
 
 
@@ -113,7 +125,6 @@ def _draw_sizes(
     for (name, x), color in zip(sizes.items(), style.colors(len(sizes)), strict=True):
         ax.plot(places, x[order], ".", color=color, label=name or None)
     ax.set(ylabel=word, xlabel="records, in ascending order")
-    ax.set_ylim(bottom=0.0)
     if names and order.size <= _FEW:
         ax.set_xticks(places, [names[i] for i in order], rotation=20, fontsize="small")
         ax.set_xlabel("record")

@@ -82,6 +82,11 @@ def test_right_derivatives_pass(name):
     assert found.evaluations <= 12
 
 
+def backward_and_forward(p):
+    """A function whose modes differ."""
+    return jax.custom_derivatives.linear_call(lambda _, x: 2 * x, lambda _, g: 3 * g, (), p)
+
+
 CLIPPED = backward_rule(lambda x: x, lambda x, g: jnp.clip(g, -0.1, 0.1))
 FAULTS = {
     "a rule wrong by a thousandth": ("derivative", "times that of differences", lambda p: smooth(
@@ -118,6 +123,8 @@ FAULTS = {
         p > 1.0, jnp.nan, p), jnp.array(1.0)),
     "straight through": ("derivative", "differences 0",
         lambda p: p + jax.lax.stop_gradient(jnp.round(p) - p), jnp.array(1.3)),
+    "of round-off alone": ("noise", "one of round-off",
+        lambda p: 1.0 + 1e-17 * backward_and_forward(p), jnp.array(0.7)),
     "rough": ("noise", "noisy", lambda p: smooth(p) * (1 + 1e-5 * jnp.sin(1e12 * p["b"])), PARAMS),
 }  # fmt: skip
 
@@ -136,9 +143,9 @@ def test_planted_faults_are_found_each_with_its_reason(name):
 
 def test_modes_that_contradict_each_other_name_the_parameter():
     """A function with both modes of which reverse mode is wrong by a rule of transposition."""
-    primitive = jax.custom_derivatives.linear_call
-    wrong = lambda x: primitive(lambda _, x: 2 * x, lambda _, g: 3 * g, (), x)  # noqa: E731
-    found = certify(lambda p: jnp.sum(jnp.sin(p["a"])) + jnp.sin(wrong(p["b"])), PARAMS)
+    found = certify(
+        lambda p: jnp.sum(jnp.sin(p["a"])) + jnp.sin(backward_and_forward(p["b"])), PARAMS
+    )
     assert found.fault == "adjoint"
     assert "forward mode agrees with differences" in found.reason
     assert "['b']" in found.reason

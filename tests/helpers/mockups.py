@@ -4,7 +4,12 @@ from typing import Any
 
 import fmpy
 import numpy as np
-from fmpy.fmi2 import FMU2Model, FMU2Slave
+from fmpy.fmi2 import (
+    fmi2CallbackFunctions,
+    fmi2CallbackLoggerTYPE,
+    FMU2Model,
+    FMU2Slave,
+)
 from fmpy.fmi3 import FMU3Model, FMU3Slave
 from fmpy.validation import validate_fmu
 
@@ -70,8 +75,14 @@ class Instance:
         if self.is_third:
             self.fmu.instantiate(logMessage=self._note)
         else:
-            self.fmu.instantiate()
+            self.callbacks = fmi2CallbackFunctions()
+            self.callbacks.logger = fmi2CallbackLoggerTYPE(self._note_words)
+            self.fmu.instantiate(callbacks=self.callbacks)
         self.set(**values)
+
+    def _note_words(self, environment, name, status, category, message):
+        # The message itself is behind its format, "%s", where Python does not see it.
+        self.messages.append(f"{name.decode()}: status {status}, {category.decode()}")
 
     def _note(self, environment, status, category, message):
         self.messages.append(message.decode())

@@ -44,7 +44,7 @@ def found():
 def test_the_true_model_predicts_to_round_off_of_its_steps(found):
     """Every window of both records, those that come when the shorter one has ended too."""
     right = found[0]
-    assert right.records == ("'a'", "'b'")
+    assert right.records == ("a", "b")
     assert [x["place"].ts.shape for x in right.data] == [(7, 26), (4, 26)]
     # RK4-like steps of a twentieth of a second are exact to some 1e-6 of the motion in a second.
     assert (right.rms("place") < 1e-5).all()
@@ -75,7 +75,7 @@ def test_errors_of_a_wrong_model_are_those_of_its_motion(found):
 
 def test_a_summary_and_a_picture_compare_models(found):
     assert "predictions of 1 s, starts from the 0.25 s before" in str(found[1])
-    assert "in record 'b'" in str(found[1])
+    assert "in record b" in str(found[1])
     figure = plot_predictions({"right": found[0], "wrong": found[1]})
     ahead, each = figure.axes
     assert ahead.get_xlabel() == "time ahead [s]"
@@ -83,7 +83,7 @@ def test_a_summary_and_a_picture_compare_models(found):
     assert [x.get_label() for x in ahead.get_lines()] == ["right", "wrong"]
     np.testing.assert_allclose(each.get_lines()[1].get_ydata(), found[1].rms("place"))
     assert len(plot_predictions(found[0]).axes) == 2
-    other = dataclasses.replace(found[0], records=("'a'",))
+    other = dataclasses.replace(found[0], records=("a",))
     with pytest.raises(ValueError, match="'wrong' has 1 records, 'right' 2; compare models on"):
         plot_predictions({"right": found[0], "wrong": other})
 

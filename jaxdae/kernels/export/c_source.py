@@ -9,6 +9,7 @@ import re
 import struct
 from typing import Any, NamedTuple
 
+from jaxdae.kernels.llvm.machine_code import MachineCodeError
 from jaxdae.kernels.llvm.module import Definition
 
 _HEAD = re.compile(r"define (?:internal )?(.+?) @([\w.]+)\((.*?)\)[^(){}]*\{$")
@@ -67,6 +68,9 @@ def c_source(definitions: list[Definition], prefix: str) -> str:
     Args:
         definitions: written for vectors of one entry, of double precision.
         prefix: before the names of all of them, which are known to this file alone.
+
+    Raises:
+        MachineCodeError: for an instruction that is not known here.
     """
     parts = [x.text for x in definitions]
     constants = [_constant(x, prefix) for x in parts if x.startswith("@")]
@@ -87,11 +91,19 @@ def pointer_of(prefix: str, name: str) -> str:
 
 def _constant(text: str, prefix: str) -> str:
     match = _GLOBAL.match(text.strip())
-    assert match is not None, text[:200]
+    if match is None:
+        raise _unknown(text[:200])
     name, count, kind, values = match.groups()
     entries = ", ".join(_value(x.split()[-1], kind, prefix) for x in values.split(","))
     head = f"static const {_TYPES[kind]} {pointer_of(prefix, name)}[{count}]"
     return f"{head} = {{{entries}}};"
+
+
+def _unknown(text: str) -> MachineCodeError:
+    return MachineCodeError(
+        f"C sources of a kernel lack what stands for {text!r}. That is a mistake in jaxdae; please "
+        "report it."
+    )
 
 
 def _plain(text: str) -> str:
@@ -154,7 +166,8 @@ class _Function:
     def __init__(self, text: str, prefix: str):
         head, *self._lines = _plain(text).split("\n")
         match = _HEAD.match(head.strip())
-        assert match is not None, head
+        if match is None:
+            raise _unknown(head)
         self._kind, self.name, arguments = match.groups()
         self._prefix, self._arguments_of = prefix, _arguments(arguments)
         self._declared: dict[str, list[str]] = {}
@@ -247,7 +260,7 @@ class _Function:
             return ["  return;" if words[1] == "void" else f"  return {self._word(*words[:0:-1])};"]
         if line.startswith("call"):
             return [f"  {self._call(line)[1]};"]
-        raise AssertionError(line)
+        raise _unknown(line)
 
     def _made(self, register: str, text: str) -> list[str]:
         """The instructions that give a value."""
@@ -313,7 +326,7 @@ class _Function:
                 entries = ["0.0"] * len(entries)
             entries[int(words[5])] = of(4, "double")
             return _TYPES[kind], f"({_TYPES[kind]}){{{{{', '.join(entries)}}}}}"
-        raise AssertionError(words)
+        raise _unknown(" ".join(words))
 
     def _comparison(self, operation: str, words: list[str]) -> str:
         name, kind = words[1], words[2]
@@ -336,7 +349,8 @@ class _Function:
 
     def _call(self, text: str) -> tuple[str, str]:
         match = re.match(r"call (\w+) @([\w.]+)\((.*)\)", text)
-        assert match is not None, text
+        if match is None:
+            raise _unknown(text)
         kind, name, arguments = match.groups()
         each = [self._word(x, k) for k, x in _arguments(arguments)]
         result = _TYPES[kind]
@@ -348,5 +362,7 @@ class _Function:
             short = name.split(".")[1]
             if short == "fmuladd":
                 return result, f"{each[0]} * {each[1]} + {each[2]}"
+            if short not in _INTRINSICS:
+                raise _unknown(text)
             return result, f"{_INTRINSICS[short]}({', '.join(each)})"
         return result, f"{pointer_of(self._prefix, name)}({', '.join(each)})"
