@@ -66,6 +66,8 @@ def certified(name: str, words: str, how: dict[str, Any], *, backends: bool) -> 
     model = get_model(name)
     system = model.system()
     start = jaxdae.State(*system.start(), system.actuators())
+    if model.departure is not None:  # where something moves
+        start = model.departure(start)
     controller = None if model.controller is None else model.controller(system)
 
     def end(params):

@@ -13,6 +13,9 @@ from jax.extend.core import get_opaque_trace_state
 P = ParamSpec("P")
 T = TypeVar("T")
 _OUTSIDE = get_opaque_trace_state()
+# What an examination asks of the runs inside of a function, `jaxdae/diagnosis/observation.py`; part
+# of the keys by which JAX keeps programs. `None` outside of one.
+EXAMINATION = jax.make_user_context(None)
 
 
 def are_known(*values) -> bool:

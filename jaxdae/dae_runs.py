@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.checks import are_known, is_eager
+from jaxdae.checks import are_known, EXAMINATION, is_eager
 from jaxdae.compiled import jit
 from jaxdae.diagnosis import events as event_findings, observation, preconditions
 from jaxdae.diagnosis.dae_failure import describe_dae_failure
@@ -133,7 +133,7 @@ def solve(
         TypeError: before any work, for an argument of the wrong kind.
         BackendError: when the native backend is asked for and cannot serve.
     """
-    if observation.is_observed():
+    if EXAMINATION.value is not None:
         throw, progress, start_tolerance = False, False, None
     problem, method = prepare(
         dae, Variables(y, z), t0=t0, t1=t1, dt=dt, solver=solver,
@@ -144,7 +144,7 @@ def solve(
     if throw and not is_eager(problem):
         return _raising(problem, method, kinds(problem.parts))
     found = solved(problem, method)
-    if observation.is_observed():
+    if EXAMINATION.value is not None:
         observation.hand_over(problem, method, found)
         return found
     if isinstance(solver, str):

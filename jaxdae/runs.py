@@ -14,7 +14,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.checks import are_known, is_eager, is_outside
+from jaxdae.checks import are_known, EXAMINATION, is_eager, is_outside
 from jaxdae.compiled import jit
 from jaxdae.control.base import (
     AbstractDynamicController,
@@ -184,7 +184,7 @@ def simulate(
         t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, backend, progress,
         throw, work, start_tolerance, max_steps, events, max_events,
     )  # fmt: skip
-    if observation.is_observed():
+    if EXAMINATION.value is not None:
         return _observed(system, formulation, state, settings)
     ready = _ready(system, formulation, state, settings)
     trajectory = ready.run()
@@ -468,11 +468,11 @@ def prepare(system, formulation, state, **settings) -> tuple[Problem, Method]:
     Raises:
         ValueError: as `simulate` does, and its other errors before any work.
     """
-    dtype = jnp.result_type(float, state.q)
-    settings |= observation.as_observed(settings, dtype)
+    if EXAMINATION.value is not None:
+        settings |= observation.as_observed(settings, jnp.result_type(float, state.q))
     chosen, _ = _with_solver(system, formulation, state, Given(**settings))
     problem, method, said = _completed(system, formulation, state, chosen)
-    if not observation.is_observed():
+    if EXAMINATION.value is None:
         for text in said:
             warnings.warn(text, RuntimeWarning, stacklevel=3)
     return problem, method
@@ -781,8 +781,9 @@ def _left_to_plain(times: Times, saveat, controller) -> str | None:
 
 def _monitored(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem, Method]:
     """Where only the end or few times are saved, rows on the way are saved to monitor the run."""
-    times, seen = problem.times, observation.is_seen()
-    if not (seen and are_known(times)) and not (throw and is_eager(problem)):
+    times, asked = problem.times, EXAMINATION.value
+    seen = asked is not None and asked.sees and are_known(times)
+    if not seen and not (throw and is_eager(problem)):
         return problem, method
     monitor = np.linspace(times.start, times.end, DEFAULT_TIMES, dtype=problem.state.q.dtype)
     if is_end(method.saveat):

@@ -25,8 +25,8 @@ from jaxdae.systems.kinematics import coordinate_rate
 MOST_RUNS, _ROWS = 16, 33
 # Singular values below this part of the largest one are those of dependent constraints.
 _DEPENDENT = 1e-9
-# A number that stays below this part of those beside it has no size of its own.
-_NEXT_TO_ZERO = 1e-4
+# A number that stays below this part of the largest has no size of its own.
+_NEXT_TO_ZERO = 1e-3
 # Of the acceleration of constraints by their curvature: what stabilizations may leave of it.
 LEFT = 0.05
 
@@ -227,7 +227,7 @@ def growth(run: SeenRun, again: Callable[[Any, Any], Any]) -> Growth | None:
         return None
     state, epsilon = run.problem.state, float(jnp.finfo(run.problem.state.q.dtype).eps)
     size = epsilon ** (2 / 3)
-    scales = [_largest(np.asarray(x)) for x in jax.tree.leaves(run.trajectory.states)]
+    scales = _sizes(jax.tree.leaves(run.trajectory.states))
     random = np.random.default_rng(0)
     leaves, structure = jax.tree.flatten(state)
     moved = []
@@ -254,11 +254,11 @@ def growth(run: SeenRun, again: Callable[[Any, Any], Any]) -> Growth | None:
     return Growth(max(float(grown.max()), 0.0), float(rate), horizon, float(digits))
 
 
-def _largest(rows: np.ndarray) -> np.ndarray:
-    """Largest values of numbers along a run; where they are next to zero those beside them."""
-    own = np.abs(rows).max(axis=0, initial=0.0)
-    most = own.max(initial=0.0)
-    return np.where(own > _NEXT_TO_ZERO * most, own, most)
+def _sizes(leaves: Sequence[Any]) -> list[np.ndarray]:
+    """Largest values of numbers along a run; where next to zero a part of the largest of all."""
+    own = [np.abs(np.asarray(x)).reshape(len(x), -1).max(axis=0, initial=0.0) for x in leaves]
+    most = max((x.max(initial=0.0) for x in own), default=0.0)
+    return [np.maximum(x, _NEXT_TO_ZERO * most) for x in own]
 
 
 def _distance(ys, others) -> np.ndarray:
@@ -266,7 +266,7 @@ def _distance(ys, others) -> np.ndarray:
     rows = [np.asarray(x).reshape(len(x), -1) for x in jax.tree.leaves(ys)]
     second = [np.asarray(x).reshape(len(x), -1) for x in jax.tree.leaves(others)]
     a, b = (np.concatenate(x, axis=1).astype(float) for x in (rows, second))
-    scale = np.concatenate([_largest(x) for x in rows])
+    scale = np.concatenate(_sizes(rows))
     kept = scale > 0
     return np.linalg.norm((a - b)[:, kept] / scale[kept], axis=1)
 

@@ -15,11 +15,10 @@ import diffrax
 import equinox as eqx
 import jax
 
-from jaxdae.checks import are_known
+from jaxdae.checks import are_known, EXAMINATION
 from jaxdae.simulation.problem import default_tolerance
 from jaxdae.solvers.grid import known_ends
 
-_OBSERVED = jax.make_user_context(None)
 # The runs of the examination that goes on: one at a time, as callbacks come from other threads.
 _OPEN: list[list] = []
 _LOCK = threading.RLock()
@@ -69,21 +68,11 @@ def observing(asked: Observation) -> Iterator[list[SeenRun]]:
         seen: list[SeenRun] = []
         _OPEN.append(seen)
         try:
-            with _OBSERVED(asked):
+            with EXAMINATION(asked):
                 yield seen
         finally:
             jax.effects_barrier()  # what still runs hands over to this examination
             _OPEN.pop()
-
-
-def is_observed() -> bool:
-    """Whether runs are examined here."""
-    return _OBSERVED.value is not None
-
-
-def is_seen() -> bool:
-    """Whether runs are handed over here."""
-    return is_observed() and _OBSERVED.value.sees
 
 
 def as_observed(settings: dict[str, Any], dtype: Any) -> dict[str, Any]:
@@ -93,7 +82,7 @@ def as_observed(settings: dict[str, Any], dtype: Any) -> dict[str, Any]:
         settings: `dt`, `stepsize_controller`, `adjoint`, … as `simulate` takes them.
         dtype: precision of the run.
     """
-    asked = _OBSERVED.value
+    asked = EXAMINATION.value
     if asked is None:
         return {}
     # A start that fits the parameters fits those beside them only to first order.
@@ -145,7 +134,8 @@ def hand_over(
 
     What is traced is handed over by the program when it runs, each member of a batch by itself.
     """
-    if not is_seen():
+    asked = EXAMINATION.value
+    if asked is None or not asked.sees:
         return
     arrays, rest = eqx.partition((problem, method, trajectory), eqx.is_array)
     deliver = partial(_deliver, rest, (warnings, start_tolerance))

@@ -17,6 +17,7 @@ from jaxdae.diagnosis import observation
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.structure import depends_on
 from jaxdae.identification.data import UnknownStart
+from jaxdae.memory import Memory
 from jaxdae.reprs import Module
 from jaxdae.results.dae_trajectory import DAETrajectory
 from jaxdae.results.trajectory import Trajectory
@@ -36,6 +37,8 @@ from jaxdae.systems.precision import in_dtype
 
 # Of a tangent basis: singular values of the constraints below this part of the largest are zero.
 _DEPENDENT = 1e-8
+# What was found of declarations.
+_FOUND = Memory(256)
 
 
 class Settings(Module):
@@ -139,17 +142,19 @@ class Mechanism(Module):
 
     def is_constrained(self, t: float, state: State) -> bool:
         """Whether starts have to be made consistent."""
-        return self.residuals(t, state)[1].size > 0
+        del t
+        return sum(_counts(self.system, state)) > 0
 
     def directions(self, t: float, state: State, start: UnknownStart) -> Directions:
         """Directions in which a consistent start may move, in the order of `ravel_pytree`."""
         _refuse_others(start, ("y",), "a System has q, v and w")
         system = self.system
         rates = lambda v: constraint_residuals(system, t, state.q, v).phi_dot  # noqa: E731
-        m = constraint_counts(system, state)[0]
-        jac = np.asarray(jax.jacfwd(rates)(state.v))
+        m, r = _counts(system, state)
+        n = state.q.size
+        jac = np.asarray(jax.jacfwd(rates)(state.v)) if m + r else np.zeros((0, n))
         labels = system.labels()
-        n, k = state.q.size, state.w.size
+        k = state.w.size
         coordinates = [labels.coordinate(i) for i in range(n)]
         more = range(len(labels.actuators), k)
         actuators = [*labels.actuators[:k], *(f"w{i + 1}" for i in more)]
@@ -192,7 +197,8 @@ class Mechanism(Module):
             )
 
         zero = jnp.zeros((), state.q.dtype)
-        return depends_on(everything, 0, zero, state.q, state.v, state.w)
+        find = lambda: depends_on(everything, 0, zero, state.q, state.v, state.w)  # noqa: E731
+        return _of_declaration("time", (system, controller), state, find)
 
     def prepared(self, state: State, t0: float, t1: float, dt, ts, settings: Settings) -> tuple:
         """The problem of a run, and the method."""
@@ -318,6 +324,19 @@ class DeclaredEquations(Module):
 
 
 Declared = Mechanism | DeclaredEquations
+
+
+def _counts(system: System, state: State) -> tuple[int, int]:
+    """Numbers of position and velocity constraints."""
+    find = lambda: constraint_counts(system, state)  # noqa: E731
+    return _of_declaration("counts", system, state, find)
+
+
+def _of_declaration(what: str, declaration: Any, state: State, find: Callable[[], Any]) -> Any:
+    """What follows from a declaration and not from its numbers, once for all records."""
+    leaves, structure = jax.tree.flatten((declaration, state))
+    key = (what, structure, *((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves))
+    return _FOUND.get(key, declaration, find)
 
 
 def declared(made: Any, controller: Any) -> Declared:

@@ -23,6 +23,7 @@ from jaxdae.identification.fit import names_of, Predictions, Runs
 from jaxdae.identification.uncertainty import NEGLIGIBLE, Sensitivity
 from jaxdae.reprs import shown
 from jaxdae.systems import State
+from jaxdae.systems.checks import constraint_counts
 from jaxdae.tuning.parametrizations import Interval, is_parametrization
 
 # A chi-square less probable than this says that the model or its noise levels are wrong.
@@ -323,9 +324,13 @@ def singular_positions(
 
     Between samples that are more than about a radian of the motion apart nothing is looked for.
     """
-    found = []
+    fit, found = task.fit, []
+    params = fit.params(x)
+    some = [_may_be_singular(fit, params, batch) for batch in fit.batches]
     for number, run, one in task.intervals:
-        batch = task.fit.batches[number]
+        if not some[number]:
+            continue
+        batch = fit.batches[number]
         member, predictions = (batch.member(tree, run) for tree in (batch.runs, made[number]))
         result = _of_run(task.fit, x, member, predictions, one.at.size, names)
         if result is not None:
@@ -333,6 +338,15 @@ def singular_positions(
             times = tuple(t + float(member.origin) for t in result.times)
             found.append(result._replace(experiment=name, times=times))
     return tuple(found)
+
+
+def _may_be_singular(fit, params, batch) -> bool:
+    """Whether the runs of a batch are of a mechanism with constraints."""
+    member = batch.member(batch.runs, 0)
+    parts = fit.model.parts(params, member.given)
+    if not isinstance(parts, Mechanism):
+        return False
+    return sum(constraint_counts(parts.system, member.guess)) > 0
 
 
 def _of_run(

@@ -140,7 +140,7 @@ def identify(
             )  # fmt: skip
     best = _best(ended, task.counts)
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)
-    guessed = [jax.tree.map(lambda a: a[0], r.made) for r in begun.runs]
+    guessed = [jax.tree.map(lambda a: np.asarray(a)[0], r.made) for r in begun.runs]
     result = identification(task, unknowns, best, guessed, experiments)
     steep = steep_friction(task, jnp.asarray(best.x), best.made, experiments)
     result = dataclasses.replace(result, steep_friction=steep)

@@ -389,7 +389,7 @@ def identification(
     wider = robust.inflation if correlated else 1.0
     raw_names = [*raw_names_of(params), *start_names]
     starts = {
-        one.experiment: jax.tree.map(lambda a, run=run: a[run], made[b].first)
+        one.experiment: jax.tree.map(lambda a, run=run: jnp.asarray(a[run]), made[b].first)
         for b, run, one in begun
     }
     lines = {
