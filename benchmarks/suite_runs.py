@@ -4,7 +4,8 @@
     python benchmarks/suite_runs.py --mechanisms pendulum four-bar --codes jaxdae
 
 References are in `docs/data/suite/`. What a file of results has of other mechanisms or codes is
-kept. Times are the least of three calls, a program's first call apart.
+kept, also where a package is not installed. Times are the least of up to three calls, a program's
+first call apart.
 """
 
 import argparse
@@ -60,6 +61,7 @@ def measured(name: str, code: str, prepare: Any) -> dict[str, Any]:
             record["refused"] = f"{setting:g}: {_short(error)}"
             continue
         if min(took) > LONGEST:
+            record["slow"] = True
             break
     return record
 
@@ -96,9 +98,10 @@ def main() -> None:
         for label, prepare in programs.items():
             for name in words.mechanisms if words.only in label else ():
                 record = measured(name, label, prepare)
-                kept(words.out, record)
+                if "missing" not in record:
+                    kept(words.out, record)
                 last = (record["rows"] or [{}])[-1]
-                print(label, name, last, record.get("refused", "")[:100], flush=True)
+                print(label, name, last, record.get("refused", record.get("missing", ""))[:100])
 
 
 def kept(file: Path, record: dict[str, Any]) -> None:

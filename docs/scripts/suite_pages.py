@@ -101,11 +101,14 @@ def _codes(records: list[Record]) -> str:
         refused = [x for x in own if not x["rows"]]
         asked = [x for x in own if x["rows"]]
         wrong = [x for x in asked if (finest(x, kind) or 0.0) > RIGHT[kind]]
+        slow = [x for x in wrong if x.get("slow")]
+        wrong = [x for x in wrong if x not in slow]
         said = [x for x in wrong if any("said" in row for row in x["rows"])]
         silent = [x for x in wrong if x not in said]
         names = lambda xs: ", ".join(x["mechanism"] for x in xs) or "–"  # noqa: E731
-        right = str(len(asked) - len(wrong))
-        lines.append([code, KINDS[kind], right, names(said), names(silent), names(refused)])
+        right = str(len(asked) - len(wrong) - len(slow))
+        cells = map(names, (said, silent, refused, slow))
+        lines.append([code, KINDS[kind], right, *cells])
     heads = [
         "code",
         "of",
