@@ -66,6 +66,8 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 LAW = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
 FOLDING = jaxdae.Multipliers(solve=jaxdae.SingularityRobust())
 DURATION = 1.0
+# Of motions in two kinds of coordinates [s].
+MOVED = 0.5
 # Residuals of positions that the stabilization leaves of errors of 1e-8 in each step, and the part
 # of the largest energy that a balance may be off by; a run beyond them that says nothing is wrong.
 RESIDUAL, BALANCE = 1e-6, 1e-6
@@ -681,8 +683,13 @@ def _append(path: Path, record: dict[str, Any]) -> None:
         file.write(json.dumps(record) + "\n")
 
 
+def possible(system: mb.Multibody) -> bool:
+    """Whether all bodies have inertias about all axes, as free bodies need."""
+    return all(np.linalg.eigvalsh(np.asarray(x.inertia))[0] > 0 for x in system.bodies)
+
+
 def compared(path: Path, kinds, draws: int) -> None:
-    """Accelerations beside MuJoCo's and in absolute coordinates, appended to a file.
+    """Accelerations beside MuJoCo's and in absolute coordinates, appended to a file; motions, too.
 
     Args:
         path: of the file.
@@ -699,6 +706,9 @@ def compared(path: Path, kinds, draws: int) -> None:
                 state = mb.assemble(made.system, made.guess)
                 state = jaxdae.consistent_state(made.system, state.q, made.speeds)
                 record["absolute"] = absolute_coordinates.difference(made.system, state)
+                if draw == 0 and possible(made.system):
+                    apart = absolute_coordinates.difference_in_motion(made.system, state, MOVED)
+                    record["motion"] = apart
             _append(path, record)
 
 
@@ -727,7 +737,9 @@ def summary(found: list[dict[str, Any]], beside: list[dict[str, Any]]) -> dict[s
         })  # fmt: skip
     words = ("refused", "unexplained", "silent", "warnings")
     said = [x for x in found if any(x.get(y) for y in words)]
-    numbers = {x: [y[x] for y in beside if y.get(x) is not None] for x in ("mujoco", "absolute")}
+    numbers = {
+        x: [y[x] for y in beside if y.get(x) is not None] for x in ("mujoco", "absolute", "motion")
+    }
     return {
         "versions": {"jaxdae": jaxdae.__version__, "jax": jax.__version__},
         "duration": DURATION,

@@ -165,6 +165,14 @@ def _random(data: dict[str, Any]) -> str:
         found = data["compared"][name]
         part = f"{found['worst']:.1e} of the largest"
         lines += ["", f"Of {found['number']} mechanisms the {what}, but for {part} at worst."]
+    moved = data["compared"]["motion"]
+    lines += [
+        "",
+        f"Of {moved['number']} mechanisms, one of each structure that has them, motions of half a "
+        "second in both coordinates differ by less than "
+        f"{moved['worst']:.1e} (places in metres and entries of rotation matrices; steps have a "
+        "tolerance of 1e-10).",
+    ]
     return "\n".join(lines)
 
 

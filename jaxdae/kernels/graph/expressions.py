@@ -20,9 +20,9 @@ _bits = struct.Struct("<d").pack
 # Operations that a program may have, and equations of JAX that it may be traced from. Machine code
 # of a straight line takes some 0.1 ms an operation up to here, and grows with the square beyond.
 MOST_OPERATIONS, MOST_EQUATIONS = 40_000, 60_000
-# While a program is traced, those included that no result needs: what loops over parts of a table
-# do to the rest of it.
-_MOST_TRACED = 3 * MOST_OPERATIONS
+# While a program is traced, so many times these, those included that no result needs: what loops
+# over parts of a table do to the rest of it.
+_TRACED = 3
 
 
 def _too_many(count: int) -> str:
@@ -82,6 +82,8 @@ class Graph:
         self._constants: dict[int, float | bool] = {}
         self._needed: dict[bytes, list[int]] = {}
         self._operations = self._equations = 0
+        # Operations that it may have.
+        self.most = MOST_OPERATIONS
         # Inputs whose nodes have their numbers.
         self.numbered = 0
         # Nodes of calls.
@@ -233,17 +235,17 @@ class Graph:
         self.nodes.append(Node(operation, arguments))
         if operation in OPERATIONS:
             self._operations += 1
-            if self._operations > _MOST_TRACED:
-                raise TooManyOperations(_too_many(_MOST_TRACED))
+            if self._operations > _TRACED * self.most:
+                raise TooManyOperations(_too_many(_TRACED * self.most))
         self._fixed.append(self._is_fixed(operation, arguments))
         return node
 
     def check_needed(self, outputs) -> None:
         """Refuse more operations than machine code is made of in time."""
-        if self._operations > MOST_OPERATIONS:
+        if self._operations > self.most:
             needed = self.needed(outputs)
-            if sum(self.nodes[x].operation in OPERATIONS for x in needed) > MOST_OPERATIONS:
-                raise TooManyOperations(_too_many(MOST_OPERATIONS))
+            if sum(self.nodes[x].operation in OPERATIONS for x in needed) > self.most:
+                raise TooManyOperations(_too_many(self.most))
 
     def _is_fixed(self, operation: str, arguments: tuple) -> bool:
         if operation == INPUT:

@@ -34,6 +34,8 @@ from jaxdae.kernels.tracing.trace import evaluate, evaluated, UnsupportedOperati
 from jaxdae.primitives.entries import MOVEMENTS
 from jaxdae.primitives.parameters import Refusal
 
+# So many times the operations of a function at most: what is a kernel has a gradient that is one.
+_LONGER = 4
 # Programs of which the equations are gone through one by one.
 _ENTERED = frozenset((
     "jit", "pjit", "checkpoint", "remat", "remat2", "closed_call", "core_call", "eval_jaxpr",
@@ -99,6 +101,7 @@ class _Tape:
         self.ahead.inputs(count)
         self.ahead.each = self._each
         self.graph = Graph(1 + 2 * n, self.dtype, True)
+        self.graph.most = _LONGER * self.graph.most
         self.graph.inputs(count + n)
         self.bar = np.arange(1 + n, 1 + 2 * n, dtype=np.int32)
         # Nodes of `ahead` in `graph`, and whether these depend on what is differentiated by.

@@ -7,6 +7,7 @@ import pytest
 
 from jaxdae import Multipliers
 from jaxdae.kernels import scalarize, UnsupportedOperationError
+from jaxdae.kernels.graph import expressions
 from jaxdae.kernels.graph.expressions import CONSTANT, INPUT
 from jaxdae.kernels.tracing.reverse import reverse
 from jaxdae.linalg.positive_definite import solve_positive_definite
@@ -133,3 +134,22 @@ def test_what_it_leaves_to_jax():
     read_twice = lambda t, y, p: jnp.tanh(p @ jnp.tanh(p @ y))  # noqa: E731
     with pytest.raises(UnsupportedOperationError, match="a large array are sums of products"):
         reverse(read_twice, shapes, (0,))
+
+
+def test_what_is_a_kernel_has_a_gradient_that_is_one(monkeypatch):
+    """Three times its operations; a function that may not have so many has none either."""
+
+    def powers(t, y, p):
+        for _ in range(50):
+            y = jnp.sin(y * p) + t
+        return y
+
+    shapes = [jax.ShapeDtypeStruct(x, jnp.float64) for x in ((), (1,), (1,))]
+    operations = 3 * 50
+    monkeypatch.setattr(expressions, "MOST_OPERATIONS", operations)
+    program = reverse(powers, shapes, (0,))
+    made = (program.graph.nodes[x].operation for x in program.graph.needed(program.outputs))
+    assert sum(x not in (CONSTANT, INPUT) for x in made) > operations
+    monkeypatch.setattr(expressions, "MOST_OPERATIONS", operations // 3)
+    with pytest.raises(UnsupportedOperationError, match="scalar operations are more than"):
+        reverse(powers, shapes, (0,))
