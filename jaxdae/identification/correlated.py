@@ -73,6 +73,17 @@ def autocorrelation_of(
     return found
 
 
+def neighbouring_correlation(found: Linearization) -> float:
+    """Of the residuals of all channels together, between 0 and 0.98."""
+    product = square = 0.0
+    for g in found.groups:
+        same = (np.diff(g.rows) == 0) & (np.diff(g.places) == 1) & (g.rows[1:] >= 0)
+        before, after = g.value[:, :-1][:, same], g.value[:, 1:][:, same]
+        product += float(np.sum(before * after))
+        square += float(np.sum(before**2 + after**2)) / 2
+    return float(np.clip(product / square, 0.0, _LARGEST_CORRELATION)) if square > 0 else 0.0
+
+
 class RobustErrors(NamedTuple):
     """Standard errors from the residuals themselves."""
 

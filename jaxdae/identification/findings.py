@@ -152,6 +152,16 @@ def findings_of(result) -> Iterator[Finding]:
             f"{listed}. Check them, or give UnknownStart(state).",
             max(far.values()),
         )
+    if result.steep_friction is not None:
+        steep = result.steep_friction
+        yield Finding(
+            f"friction at rest in the run of experiment {steep.experiment} stops a motion at a "
+            f"rate of {steep.rate:.3g} 1/s, {steep.rate * steep.step:.2g} times within a step of "
+            f"{steep.step:.3g} s, of which explicit methods make oscillations from 2 on; estimates "
+            f"may be off. Take dt below {1 / steep.rate:.2g} s, a larger velocity in the tanh or "
+            "whatever smooths the friction, or a solver for stiff equations.",
+            steep.rate * steep.step,
+        )
     yield from (x for x in map(_of_singular_positions, result.singular_positions) if x is not None)
 
 

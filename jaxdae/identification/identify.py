@@ -22,6 +22,7 @@ from jaxdae.identification.least_squares import Ended, estimate, repeated
 from jaxdae.identification.preparation import guesses, prepared, usable
 from jaxdae.identification.report import Identification, identification
 from jaxdae.identification.sensors import Sensors
+from jaxdae.identification.steepness import steep_friction
 from jaxdae.identification.uncertainty import require_freedom, SampleCounts
 from jaxdae.interruptions import heard
 from jaxdae.simulation.backends import Backend
@@ -141,6 +142,8 @@ def identify(
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)
     guessed = [jax.tree.map(lambda a: np.asarray(a)[0], r.made) for r in begun.runs]
     result = identification(task, unknowns, best, guessed, experiments)
+    steep = steep_friction(task, jnp.asarray(best.x), best.made, experiments)
+    result = dataclasses.replace(result, steep_friction=steep)
     for found in result.findings:
         warnings.warn(f"identify: {found.message}", RuntimeWarning, stacklevel=2)
     if certify:

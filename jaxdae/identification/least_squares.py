@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.identification.correlated import neighbouring_correlation
 from jaxdae.identification.damped_steps import Compressed, Step
 from jaxdae.identification.fit import Fit, Predictions, Samples
 from jaxdae.identification.linearization import (
@@ -30,6 +31,10 @@ _TOLERANCE = {8: 1e-4, 4: 1e-2}
 # changes all unknowns by less than that part.
 _RELATIVE_REDUCTION = {8: 1e-12, 4: 1e-6}
 _RELATIVE_STEP = {8: 1e-10, 4: 1e-5}
+# Or where so many steps, one after the other, have lowered the sum of squares by less than this
+# part, and a quarter of a standard error that holds for correlated noise is left: where friction
+# sticks, the sum of squares of measured motions is not smooth enough to come nearer soon.
+_SLOW_STEPS, _SLOW_REDUCTION, _SLOW_OPEN = 3, 5e-5, 0.0625
 # Steps refused in a row after which there is no decrease to be found: each is a quarter as long.
 _MOST_REFUSED = 30
 # Noise levels have converged where they change by less than this part: far below what they are
@@ -46,7 +51,8 @@ _WEIGHTS = (1e1, 1e2, 1e3, 1e4, 1e5)
 # Damping of the first step, beside columns of length one [MadsenNielsenTingleff2004, eq. 3.14]:
 # bolder ones may end where hardly anything changes the sum of squares any more.
 _FIRST_DAMPING = 1.0
-# What damping is multiplied by: after a step that is refused, after one that the linearization
+# What damping is multiplied by: after a step that is refused, twice as much after each further one
+# in a row, after one that the linearization
 # foresees to less than a quarter, three quarters, a tenth, a hundredth.
 _REFUSED, _GOOD, _FORESEEN, _EXACT = 4.0, 1 / 3.5, 0.1, 0.01
 
@@ -136,10 +142,11 @@ class _Search:
         self.fit, self.counts, self.most_steps = fit, counts, steps
         self.x, self.found, self.noise = x, found, noise
         self.stages = _WEIGHTS if fit.gap_count else (0.0,)
-        self.stage = self.steps = self.refused = self.rounds = 0
+        self.stage = self.steps = self.refused = self.rounds = self.slow = 0
         self.damping, self.accepted, self.first, self.begun = _FIRST_DAMPING, True, x, found
         self.change, self.freedom = np.zeros(noise.shape), np.full(noise.shape, np.nan)
         self.complete = self.done = False
+        self.too_bold = 0.0  # damping of the last step that was refused
         self.size, self.trial = found.precision.itemsize, x
         self.scale = np.zeros(x.size)
         self._arrived()
@@ -168,10 +175,16 @@ class _Search:
                 # Not after a step that was refused, which would only be refused again.
                 factor = _GOOD if reduction >= 0.75 * foreseen and self.accepted else 1.0
                 factor = _REFUSED if reduction < 0.25 * foreseen else factor
+            if self.damping * factor < self.too_bold:
+                factor = max(factor, _GOOD)
             self.damping = max(self.damping * factor, float(np.finfo(self.x.dtype).eps) ** 0.75)
+            slow = reduction <= _SLOW_REDUCTION * self.cost
+            self.slow = self.slow + 1 if slow else 0
             self.x, self.found, self.refused = trial, found, 0
         else:
-            self.damping, self.refused = self.damping * _REFUSED, self.refused + 1
+            self.too_bold = self.damping
+            self.damping *= _REFUSED * 2.0**self.refused
+            self.refused += 1
         self.accepted = good
         over = small or bool(tiny.all()) or self.refused >= _MOST_REFUSED
         if good:
@@ -187,7 +200,8 @@ class _Search:
         """Weights, and what is next, where the fit is now."""
         while True:
             self._weigh()
-            reduced = max(1.0, self.cost / max(self.counts.total - self.x.size, 1))
+            reduced = self._reduced()
+            over |= self._ends_slowly(reduced)
             near = self.decrease <= _OPEN * reduced or over
             if not near:
                 break
@@ -207,6 +221,16 @@ class _Search:
                 return
             over = False
         self._aim()
+
+    def _reduced(self) -> float:
+        """Chi-square by degrees of freedom, one at least."""
+        return max(1.0, self.cost / max(self.counts.total - self.x.size, 1))
+
+    def _ends_slowly(self, reduced: float) -> bool:
+        if self.slow < _SLOW_STEPS:
+            return False
+        r = neighbouring_correlation(self.found)
+        return bool(self.decrease <= _SLOW_OPEN * reduced * (1 + r) / (1 - r))
 
     def _close(self) -> None:
         """An end where there is no decrease to be found."""
@@ -268,6 +292,7 @@ class _Search:
         if self.found.finite:
             self._weigh()
         reached = bool(self.decrease <= _OPEN * (1 + _RELATIVE * cost))
+        reached |= self._ends_slowly(self._reduced())
         spent = self.steps >= self.most_steps and not self.complete
         pressed = self._pressed(weighted) if self.found.finite else np.zeros(self.x.size, bool)
         gaps = self.found.gaps

@@ -31,6 +31,7 @@ from jaxdae.identification.least_squares import (
     NOISE_TOLERANCE,
 )
 from jaxdae.identification.preparation import Piece, Task
+from jaxdae.identification.steepness import SteepFriction
 from jaxdae.identification.uncertainty import (
     open_entries,
     propagated,
@@ -181,6 +182,8 @@ class Identification:
     stop_reason: str
     wall_seconds: float
     gradient_certificate: Any = None
+    # Smooth friction at rest that is too steep for the steps, or `None`.
+    steep_friction: SteepFriction | None = None
     # The problem itself, from which posteriors and repetitions start.
     problem: Any = dataclasses.field(repr=False, default=None)
 
