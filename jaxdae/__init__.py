@@ -73,7 +73,7 @@ Tune:
 
     tune                  Minimize an objective over the arrays of a pytree.
     certify               Whether the gradient of a function of runs may be followed, and why not.
-    GradientCertificate   What is known of a gradient: verdict, reason, digits, examinations.
+    GradientCertificate   Whether a gradient may be followed, what is known of it, and why not.
     TuningResult          The best parameters seen by `tune`, and how they were found.
 
 Identify:

@@ -221,7 +221,7 @@ def _examined(ready: "_Ready", trajectory: Trajectory, settings: "Given") -> Fin
         return None
     if not (rows or bool(trajectory.success)):
         return None
-    return diagnose(ready.problem, ready.method, trajectory, rows=rows, thorough=chosen)
+    return diagnose(ready.problem, ready.method, trajectory, rows=rows)
 
 
 def _past_singular_positions(system, formulation, state, settings: "Given", first):

@@ -28,6 +28,7 @@ from jaxdae.diagnosis.singularities import (
     in_blocks,
     incompatibility,
     jacobian_at,
+    MOST_SEARCHED,
     MOST_WORK,
     NEAR,
     near,
@@ -36,7 +37,6 @@ from jaxdae.diagnosis.singularities import (
     row_scales,
     search_cost,
     singularity_finding,
-    THOROUGH_WORK,
 )
 from jaxdae.diagnosis.starts import changed_rank
 from jaxdae.diagnosis.steps import limited_by_stability, unsolved_steps, unstable_steps
@@ -64,9 +64,7 @@ _FOLLOWED = 0.1
 _REST = 1e-3
 
 
-def diagnose(
-    problem: Problem, method: Method, trajectory: Any, *, rows: bool = True, thorough: bool = False
-) -> Findings:
+def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = True) -> Findings:
     """What there is to say of a run.
 
     Args:
@@ -76,7 +74,6 @@ def diagnose(
         rows: whether its rows are read, for near-singular positions, contradicting constraints, the
             balance of energy and growth backward in time. Without it only what formulation and
             controller say, and the rank.
-        thorough: whether near-singular positions of large mechanisms, too, are searched by bounds.
 
     Returns:
         `Findings`; of a run that failed only why.
@@ -106,18 +103,16 @@ def diagnose(
         return Findings(warnings=known(found))
     found.append(rest_along(trajectory))
     examined, happened = rows_of(trajectory, _tolerance(problem, method)), trajectory.events
-    most = THOROUGH_WORK if thorough else MOST_WORK
     found.append(limited_by_stability(problem, method, trajectory, examined))
     if happened is None:
-        result, _ = _of_rows(problem, method, examined, most)
+        result, _ = _of_rows(problem, method, examined)
         return result._replace(warnings=known([*found, *result.warnings]))
     pieces = events.segments(examined.ts, examined.ys, examined.work, happened)
     found += events.findings(
         problem._replace(formulation=trajectory.formulation), trajectory, pieces
     )
     each = [
-        _of_rows(problem, method, examined._replace(ts=x.ts, ys=x.ys, work=x.work), most)
-        for x in pieces
+        _of_rows(problem, method, examined._replace(ts=x.ts, ys=x.ys, work=x.work)) for x in pieces
     ]
     parts, energies = [x for x, _ in each], [x for _, x in each]
     # The same is wrong with more than one of them, more often than not.
@@ -146,9 +141,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _of_rows(
-    problem: Problem, method: Method, examined: "ExaminedRows", most: float
-) -> tuple[Findings, Any]:
+def _of_rows(problem: Problem, method: Method, examined: "ExaminedRows") -> tuple[Findings, Any]:
     """What there is to say of rows along which the motion is smooth, and energies there [J]."""
     system, formulation, controller = problem.parts
     found = []
@@ -161,8 +154,8 @@ def _of_rows(
         rates = SimpleNamespace(q=state.q, v=v)
     cost = search_cost(survey.jac.shape)
     # Whether a run stayed on its branch is too much to ask of a large mechanism.
-    part = AROUND if cost <= most else NEAR
-    passed = near_singularities_along(system, formulation, ts, rates, survey.jac, part, most)
+    part = AROUND if cost <= MOST_WORK else NEAR
+    passed = near_singularities_along(system, formulation, ts, rates, survey.jac, part)
     balanced, unbalanced = _of_energy(formulation, examined, survey, rates)
     # The tolerance and the balance of energy vouch for a run that stayed on its branch.
     exact = examined.tolerance is not None and formulation.capabilities.weight is None
@@ -171,7 +164,7 @@ def _of_rows(
         found.append(incompatibility(system, ts, rates, survey.jac, survey.residual))
     found += [
         _of_positions(
-            system, formulation, ts, rates, survey.jac, passed, vouched=vouched, asked=cost <= most
+            system, formulation, ts, rates, survey.jac, passed, vouched=vouched, asked=part > NEAR
         ),
         unbalanced,
         unstable_steps(problem, method, examined, survey.energy),
@@ -181,7 +174,7 @@ def _of_rows(
     warnings = tuple(x for x in found if x is not None)
     residual = float(survey.residual.max())
     positions = tuple(near(*passed))
-    searched = cost <= THOROUGH_WORK
+    searched = cost <= MOST_SEARCHED
     result = Findings(None, warnings, positions, residual, float(change), searched)
     return result, survey.energy
 

@@ -36,9 +36,8 @@ BLOCK, _FEW = 256, 64
 # places and rounds there, enough to find less than a hundredth of what rows a few steps away have.
 _INTERVALS, _FEWER = 4, (8, 3)
 # Operations up to which warnings search by bounds, and up to which they search at all; the values
-# can be had for any size. By bounds also in larger mechanisms where a run is made again for what
-# they say, as that costs more.
-MOST_WORK, THOROUGH_WORK = 5_000_000, 500_000_000
+# can be had for any size.
+MOST_WORK, MOST_SEARCHED = 5_000_000, 500_000_000
 # Constraints are compatible next to a state whose least singular value is above this part of the
 # largest, and above so many times the distance to the constraints.
 _INDEPENDENT, _PER_DISTANCE = 1e-2, 100.0
@@ -309,7 +308,7 @@ def near_singularities_along(
         jac: constraint Jacobians there, where they are known.
         part: of the median below which the least singular value counts as one.
         most: operations of a search by bounds; where more are needed, estimates by the values at
-            the rows say where to search, and above `THOROUGH_WORK` nothing is searched.
+            the rows say where to search, and above `MOST_SEARCHED` nothing is searched.
     """
 
     def jacobians(t, q, v):
@@ -317,7 +316,7 @@ def near_singularities_along(
 
     jac = jacobians(ts, states.q, states.v) if jac is None else jac
     cost = search_cost(jac.shape)
-    if not 0 < cost <= max(most, THOROUGH_WORK):
+    if not 0 < cost <= max(most, MOST_SEARCHED):
         return [], np.inf
     held = held_by(system, formulation, ts, states)
     return find_near_singularities(jacobians, ts, states, jac, held, part, bounded=cost <= most)

@@ -34,7 +34,7 @@ _RELATIVE_STEP = {8: 1e-10, 4: 1e-5}
 # Or where so many steps, one after the other, have lowered the sum of squares by less than this
 # part, and a quarter of a standard error that holds for correlated noise is left: where friction
 # sticks, the sum of squares of measured motions is not smooth enough to come nearer soon.
-_SLOW_STEPS, _SLOW_REDUCTION, _SLOW_OPEN = 3, 3e-5, 0.05
+_SLOW_STEPS, _SLOW_REDUCTION, _SLOW_OPEN = 3, 5e-5, 0.0625
 # Steps refused in a row after which there is no decrease to be found: each is a quarter as long.
 _MOST_REFUSED = 30
 # Noise levels have converged where they change by less than this part: far below what they are
@@ -146,6 +146,7 @@ class _Search:
         self.damping, self.accepted, self.first, self.begun = _FIRST_DAMPING, True, x, found
         self.change, self.freedom = np.zeros(noise.shape), np.full(noise.shape, np.nan)
         self.complete = self.done = False
+        self.too_bold = 0.0  # damping of the last step that was refused
         self.size, self.trial = found.precision.itemsize, x
         self.scale = np.zeros(x.size)
         self._arrived()
@@ -174,11 +175,14 @@ class _Search:
                 # Not after a step that was refused, which would only be refused again.
                 factor = _GOOD if reduction >= 0.75 * foreseen and self.accepted else 1.0
                 factor = _REFUSED if reduction < 0.25 * foreseen else factor
+            if self.damping * factor < self.too_bold:
+                factor = max(factor, _GOOD)
             self.damping = max(self.damping * factor, float(np.finfo(self.x.dtype).eps) ** 0.75)
             slow = reduction <= _SLOW_REDUCTION * self.cost
             self.slow = self.slow + 1 if slow else 0
             self.x, self.found, self.refused = trial, found, 0
         else:
+            self.too_bold = self.damping
             self.damping *= _REFUSED * 2.0**self.refused
             self.refused += 1
         self.accepted = good

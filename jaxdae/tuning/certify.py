@@ -23,7 +23,7 @@ def certify(
     digits: float = DIGITS,
     backends: bool = True,
 ) -> GradientCertificate:
-    """Examine the gradient of a function of runs, and say whether it may be followed.
+    """Whether the gradient of a function of runs may be followed, and why not.
 
     Derivatives are examined in a random direction `v`, in which every parameter changes by a part
     of its size, and by random weights `w` of the values. Compared are

@@ -365,9 +365,9 @@ def test_no_other_choice_is_advised_where_the_constraints_are_singular(tolerance
 def test_a_run_too_large_for_a_search_says_so_at_the_prompt(monkeypatch):
     line = "positions    near-singular ones were not searched for, as there is much to compute; see"
     monkeypatch.setattr(diagnosis, "MOST_WORK", 0)
-    for most, searched in ((singularities.THOROUGH_WORK, True), (0, False)):
+    for most, searched in ((singularities.MOST_SEARCHED, True), (0, False)):
         for module in (diagnosis, singularities):
-            monkeypatch.setattr(module, "THOROUGH_WORK", most)
+            monkeypatch.setattr(module, "MOST_SEARCHED", most)
         run = simulate(CartesianPendulum(), Multipliers(), START, t1=0.1, dt=0.01, solver=RK4())
         assert vars(run)["findings"].searched == searched
         assert (f"{line} mobility()" in repr(run)) != searched

@@ -105,3 +105,12 @@ def test_models_differ_by_what_their_names_say(pendulum):
     rubbed = made["model_1.1 with friction"]
     assert {n for n in rubbed if rubbed[n] == 2.0} == {*pendulum.FRICTION}
     assert isinstance(pendulum.build(own)[0], jaxdae.System)
+
+
+@pytest.mark.slow
+def test_the_fit_ends_by_its_rule(pendulum):
+    """Friction that sticks makes the sum of squares rough; elsewhere rounding takes other steps."""
+    result = pendulum.fitted(pendulum.records(), 100).result
+    assert result.stop_reason == "converged"
+    assert result.evaluations < 80
+    assert (result.robust_errors > result.classical_errors).mean() > 0.5
