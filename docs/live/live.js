@@ -116,7 +116,7 @@ async function live(element) {
     part("said").textContent = own.failed === null
       ? (gone < own.ts.length
         ? `Below a hundredth of the start from ${short(own.ts[gone])} s on; `
-        : "Never below a hundredth of the start; ") +
+        : "Not below a hundredth of the start at the end; ") +
         `at most ${left.toExponential(1)} m in the second half. ` +
         `Computed in ${spent.toFixed(0)} ms.`
       : `The tip is lost at ${own.failed.toFixed(2)} s: these gains do not keep it with this step.`;
