@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxdae.identification.linearization import Group, Linearization
+from jaxdae.identification.losses import Loss, SQUARES
 from jaxdae.identification.uncertainty import Basis, basis_of, Explained, seen_columns
 
 # Pairs of neighbouring samples from which a correlation is estimated at least.
@@ -45,14 +46,17 @@ class Autocorrelation(NamedTuple):
 
 
 def autocorrelation_of(
-    data: Iterable[Mapping[str, Any]], unknowns: int, without: Iterable[str] = ()
+    data: Iterable[Mapping[str, Any]],
+    unknowns: int,
+    without: Iterable[str] = (),
+    loss: Loss = SQUARES,
 ) -> dict[str, Autocorrelation]:
     """Correlation of differences from the model between neighbouring samples, by channel.
 
     Over all experiments, `r = sum d_k d_(k+1) / sum d_k^2` of differences in units of the noise,
     with pairs of samples of which none is missing. Independent differences have `r` near `-p / n`,
     with a standard deviation of `1 / sqrt(pairs)`. Channels of fewer than 20 pairs, those met to
-    round-off and those `without` a noise are left out.
+    round-off and those `without` a noise are left out. Outliers count as by the `loss`.
     """
     data, found = list(data), {}
     names = {name for one in data for name in one} - set(without)
@@ -61,7 +65,7 @@ def autocorrelation_of(
         for one in data:
             if name not in one:
                 continue
-            x = one[name].residuals / one[name].sigma
+            x = loss.influence(one[name].residuals / one[name].sigma)
             both = np.isfinite(x[1:]) & np.isfinite(x[:-1])
             product += float(np.sum((x[1:] * x[:-1])[both]))
             square += float(np.sum(x[np.isfinite(x)] ** 2))

@@ -20,6 +20,7 @@ from jaxdae.identification.correlated import Autocorrelation, autocorrelation_of
 from jaxdae.identification.data import Experiment, label
 from jaxdae.identification.declared import Mechanism
 from jaxdae.identification.fit import names_of, Predictions, Runs
+from jaxdae.identification.losses import Loss
 from jaxdae.identification.uncertainty import NEGLIGIBLE, Sensitivity
 from jaxdae.reprs import shown
 from jaxdae.systems import State
@@ -40,6 +41,8 @@ _MOVED = 0.1
 _CERTAIN = 4.0
 # Standard errors this many times the estimates say that these are hardly determined.
 _VAGUE = 10.0
+# Where more than this part of the samples is beyond the scale of a loss, they are no outliers.
+_MOST_BEYOND = 0.5
 # Nearer to a bound than this part of the interval; standard errors of normal theory say nothing
 # of estimates in the middle.
 _NEAR_BOUND = 1e-2
@@ -186,6 +189,15 @@ def _of_residuals(result) -> Iterator[Finding]:
             f"explain the data{holds}; or this is a local minimum: try starts=….",
             result.probability,
         )
+    part = result.samples_beyond / max(_samples(result), 1)
+    if part > _MOST_BEYOND:
+        yield Finding(
+            f"{100 * part:.2g} % of the samples are further than f_scale={result.f_scale:g} times "
+            f"their noise from the model, where loss={result.loss!r} makes them count less: these "
+            "are no outliers. The model or its noise levels do not explain the data; or this is a "
+            "local minimum: try starts=….",
+            part,
+        )
     # Correlated differences may be small together: that says nothing of the noise level.
     if not correlated and result.probability_below < _IMPROBABLE:
         yield Finding(
@@ -211,9 +223,14 @@ def _of_residuals(result) -> Iterator[Finding]:
         )
 
 
+def _samples(result) -> int:
+    return sum(int(np.isfinite(x.residuals).sum()) for one in result.data for x in one.values())
+
+
 def autocorrelation(result) -> dict[str, Autocorrelation]:
     """Correlation of differences from the model between neighbouring samples, by channel."""
-    return autocorrelation_of(result.data, len(result.values), result.round_off)
+    loss = Loss(result.loss, result.f_scale)
+    return autocorrelation_of(result.data, len(result.values), result.round_off, loss)
 
 
 def _of_singular_positions(singular: SingularPositions) -> Finding | None:

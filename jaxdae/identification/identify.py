@@ -4,7 +4,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import diffrax
 import jax
@@ -19,7 +19,8 @@ from jaxdae.certification.examination import DIGITS, Examination
 from jaxdae.identification.data import Channel, check_data, Experiment, label, Prior
 from jaxdae.identification.fit import Fit, MeasurementModel, raw_names_of, Settings, Unknowns
 from jaxdae.identification.least_squares import Ended, estimate, repeated
-from jaxdae.identification.preparation import guesses, prepared, usable
+from jaxdae.identification.losses import loss_of
+from jaxdae.identification.preparation import guesses, prepared, Task, usable
 from jaxdae.identification.report import Identification, identification
 from jaxdae.identification.sensors import Sensors
 from jaxdae.identification.steepness import steep_friction
@@ -48,6 +49,8 @@ def identify(
     starts: int = 1,
     spread: float = 0.5,
     key: Any = None,
+    loss: Literal["linear", "huber", "soft_l1"] = "linear",
+    f_scale: float = 1.345,
     progress: bool = False,
     certify: bool = False,
 ) -> Identification:
@@ -90,6 +93,14 @@ def identify(
         spread: their standard deviation in unconstrained numbers, the logarithm of a `Positive`;
             of plain arrays as a part of their value.
         key: random key of the perturbations; by default `jax.random.key(0)`.
+        loss: what is summed in place of the squares `r^2` of the differences in units of their
+            noise, so that outliers count less: `c^2 rho(r^2/c^2)` with `rho(z) = z` ("linear"),
+            `z` up to one and `2 sqrt(z) - 1` beyond ("huber"), or `2 (sqrt(1 + z) - 1)`
+            ("soft_l1") [Huber1981, TriggsEtAl2000]. Priors and starts keep their squares. Errors
+            are those of the sandwich, `H^{-1} J^T diag(psi^2) J H^{-1} n / (n - p)` with
+            `psi = r rho'` and `H = J^T diag(dpsi/dr) J`. Noise levels have to be given.
+        f_scale: c, in units of sigma, from which on differences count less; at 1.345 Huber's loss
+            loses 5 % of the information of normal noise.
         progress: show a progress bar.
         certify: examine the derivatives at the estimate, as `jaxdae.certify` does but for the other
             backend: standard errors are made of them (`Identification.gradient_certificate`).
@@ -101,17 +112,18 @@ def identify(
         RuntimeWarning: where directions of the parameters change no channel (their standard errors
             are infinite), where the method or the estimates of noise levels have not converged,
             where few degrees of freedom are left for a noise level or the data have none, where an
-            estimate is at the bound of its `Interval`, where known noise levels do not explain
+            estimate is at the bound of its `Interval`, where most samples are beyond the scale of
+            a loss, where known noise levels do not explain
             what is left of the data or are far above it, where standard errors are many times the
             estimates, and where a run passes a singular position that its formulation is not made
             for, by fixed steps, or that vanishes with a parameter; where `certify` finds that
             derivatives at the estimate may not be trusted.
 
     Raises:
-        ValueError: for data that do not fit each other, settings that make no sense, a prior of
-            what is not estimated, a parameter that no channel sees, a noise level that cannot be
-            estimated, first guesses from which no run succeeds, or from which the sum of squares
-            cannot decrease.
+        ValueError: for data that do not fit each other, settings that make no sense, a loss without
+            noise levels, a prior of what is not estimated, a parameter that no channel sees, a
+            noise level that cannot be estimated, first guesses from which no run succeeds, or from
+            which the sum of squares cannot decrease.
         TypeError: for arguments of the wrong kind.
     """
     from tqdm import tqdm
@@ -123,11 +135,14 @@ def identify(
     _check_search(steps=steps, starts=starts, intervals=intervals, spread=spread, key=key)
     check_data(channels, experiments)
     _check_step(dt, experiments)
+    shape = loss_of(loss, f_scale)
     settings = Settings(dt, solver, stepsize_controller, max_steps, backend)
     with heard():
         model = measurement_model(build, channels, settings)
         unknowns = Unknowns(params, model.sensors.first_shared())
         task = prepared(model, unknowns, experiments, channels, intervals, priors)
+        task = task._replace(loss=shape)
+        _require_levels(task)
         key = jax.random.key(0) if key is None else key
         first = guesses(task, unknowns, starts, spread, key)
         values = repeated(task.fit.samples(), first.shape[0])
@@ -135,7 +150,7 @@ def identify(
         first, values, begun = usable(task, first, values, names, experiments)
         with tqdm(total=steps, disable=not progress, unit="step") as bar:
             ended = estimate(
-                task.fit, first, values, task.counts, steps=steps, begun=begun,
+                task.fit, first, values, task.counts, steps=steps, begun=begun, loss=shape,
                 callback=lambda taken: bar.update(int(taken.max()) - bar.n),
             )  # fmt: skip
     best = _best(ended, task.counts)
@@ -193,6 +208,17 @@ def _best(ended: Ended, counts: SampleCounts) -> Ended:
             "jumps, or is made of integers. Smooth it, or start elsewhere."
         )
     return ended.one(best)
+
+
+def _require_levels(task: Task) -> None:
+    """Refuse a loss whose scale is in units of a noise that is not known."""
+    unknown = task.counts.unknown_noise
+    if task.loss.robust and unknown.any():
+        names = ", ".join(repr(n) for n, is_so in zip(task.channels, unknown, strict=True) if is_so)
+        raise ValueError(
+            f"identify: loss is {task.loss.name!r}, whose f_scale is in units of sigma, but the "
+            f"noise of {names} is not known; give the level, Measurement(values, sigma)."
+        )
 
 
 def _check_search(*, steps: Any, starts: Any, intervals: Any, spread: Any, key: Any) -> None:

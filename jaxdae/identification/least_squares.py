@@ -17,7 +17,9 @@ from jaxdae.identification.linearization import (
     linearizations,
     moved_along,
 )
+from jaxdae.identification.losses import Loss, SQUARES
 from jaxdae.identification.uncertainty import (
+    channel_squares,
     estimated_noise,
     first_noise,
     SampleCounts,
@@ -44,6 +46,11 @@ _MOST_ROUNDS = 30
 # A fit is at a minimum where a further step promises less than this decrease of chi-square, or this
 # part of it: a tenth of a standard error. Noise levels are estimated from there on.
 _OPEN = 1e-2
+# And earlier where a level is overstated, as the spread of the samples is to begin with: squares of
+# its channel are below this part of the degrees of freedom, and no step promises to lower
+# chi-square by more than that part.
+# Else a fit that comes near to its minimum slowly would go on with such levels.
+_OVERSTATED, _PROMISED = 0.25, 0.1
 _RELATIVE = 1e-8
 # Weights of gaps between intervals, one after the other: at first they hardly bind, in the end they
 # close to round-off of the motion's size.
@@ -83,7 +90,8 @@ class Ended(NamedTuple):
 
 def estimate(
     fit: Fit, x, values: Samples, counts: SampleCounts, *, steps: int,
-    begun: Evaluation | None = None, callback: Callable[[np.ndarray], Any] = lambda _: None,
+    begun: Evaluation | None = None, loss: Loss = SQUARES,
+    callback: Callable[[np.ndarray], Any] = lambda _: None,
 ) -> Ended:  # fmt: skip
     """Fit a batch of data sets.
 
@@ -98,12 +106,13 @@ def estimate(
         counts: how much there is.
         steps: largest number of steps of each fit, in all rounds together.
         begun: residuals at `x`, where they are known.
+        loss: of the samples; noise levels are known where it is not the square.
         callback: called after each step with the number of steps of each fit.
     """
     evaluation = evaluate(fit, x, values) if begun is None else begun
     noise = first_noise(fit, counts)
     pairs = zip(np.asarray(x, float), linearizations(fit, evaluation), strict=True)
-    searches = [_Search(fit, counts, at, found, noise, steps) for at, found in pairs]
+    searches = [_Search(fit, counts, at, found, noise, steps, loss) for at, found in pairs]
     made = [_one(evaluation, i) for i in range(len(searches))]
     while any(not s.done for s in searches):
         trials = jnp.asarray(np.stack([s.trial for s in searches]), x.dtype)
@@ -138,8 +147,10 @@ class _Search:
     Jacobian [More1978, section 6], so that steps do not depend on units.
     """
 
-    def __init__(self, fit: Fit, counts: SampleCounts, x, found: Linearization, noise, steps: int):
-        self.fit, self.counts, self.most_steps = fit, counts, steps
+    def __init__(
+        self, fit: Fit, counts: SampleCounts, x, found: Linearization, noise, steps: int, loss: Loss
+    ):  # fmt: skip
+        self.fit, self.counts, self.most_steps, self.loss = fit, counts, steps, loss
         self.x, self.found, self.noise = x, found, noise
         self.stages = _WEIGHTS if fit.gap_count else (0.0,)
         self.stage = self.steps = self.refused = self.rounds = self.slow = 0
@@ -163,7 +174,7 @@ class _Search:
     def take(self, found: Linearization, trial: np.ndarray) -> bool:
         """Whether the trial point is accepted, of which the residuals are given."""
         self.steps += 1
-        cost = found.weighted(self.noise, self.weight).squares if found.finite else np.inf
+        cost = self._cost(found) if found.finite else np.inf
         reduction, foreseen = self.cost - cost, self.step.decrease
         good = bool(np.isfinite(cost)) and reduction > 0
         exact = abs(reduction - foreseen) / foreseen if foreseen > 0 else np.inf
@@ -193,13 +204,20 @@ class _Search:
             self._close()
         else:
             self._aim()
-        self.done |= self.steps >= self.most_steps
+        if self.steps >= self.most_steps and not self.done:
+            self._end_early()
         return good
+
+    def _cost(self, found: Linearization) -> float:
+        return self.loss.cost(found.weighted(self.noise, self.weight))
 
     def _arrived(self, *, over: bool = False) -> None:
         """Weights, and what is next, where the fit is now."""
         while True:
             self._weigh()
+            if self._overstated():
+                self._estimate_noise()
+                self._weigh()
             reduced = self._reduced()
             over |= self._ends_slowly(reduced)
             near = self.decrease <= _OPEN * reduced or over
@@ -232,6 +250,22 @@ class _Search:
         r = neighbouring_correlation(self.found)
         return bool(self.decrease <= _SLOW_OPEN * reduced * (1 + r) / (1 - r))
 
+    def _overstated(self) -> bool:
+        """Whether noise levels that are not known are far above residuals that hardly fall."""
+        counts = self.counts
+        if self.done or self.rounds >= _MOST_ROUNDS or not counts.unknown_noise.any():
+            return False
+        squares = channel_squares(self.found.weighted(self.noise, self.weight), self.noise.size)
+        freedom = np.where(np.isnan(self.freedom), counts.samples, self.freedom)
+        far = counts.unknown_noise & (squares < _OVERSTATED * freedom)
+        return bool(far.any()) and self.decrease <= _PROMISED * self.cost
+
+    def _end_early(self) -> None:
+        """An end without steps: noise levels are those of the residuals there."""
+        self.done = True
+        if self.counts.unknown_noise.any() and self.found.finite:
+            self._estimate_noise()
+
     def _close(self) -> None:
         """An end where there is no decrease to be found."""
         if self.counts.unknown_noise.any() and self.rounds < _MOST_ROUNDS and self.found.finite:
@@ -240,8 +274,8 @@ class _Search:
 
     def _weigh(self) -> None:
         """Sum of squares, scales and what a step without damping promises, by the weights now."""
-        weighted = self.found.weighted(self.noise, self.weight)
-        self.cost = weighted.squares
+        weighted = self.loss.rows(self.found.weighted(self.noise, self.weight))
+        self.cost = self._cost(self.found)
         if not weighted.finite:
             self.decrease, self.done = np.nan, True
             return
@@ -286,9 +320,8 @@ class _Search:
 
     def result(self) -> dict[str, Any]:
         """How it ended."""
-        weighted = self.found.weighted(self.noise, self.weight)
-        cost = weighted.squares
-        first = self.begun.weighted(self.noise, self.weight).squares
+        weighted = self.loss.rows(self.found.weighted(self.noise, self.weight))
+        cost, first = self._cost(self.found), self._cost(self.begun)
         if self.found.finite:
             self._weigh()
         reached = bool(self.decrease <= _OPEN * (1 + _RELATIVE * cost))

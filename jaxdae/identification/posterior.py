@@ -75,7 +75,8 @@ def posterior(
 
     Raises:
         ImportError: without blackjax, which the extra `bayes` installs.
-        ValueError: where a direction is not identifiable, or the record was divided.
+        ValueError: where a direction is not identifiable, the record was divided, or the fit has
+            another loss than squares.
     """
     try:
         import blackjax
@@ -120,6 +121,11 @@ def _check(identification: Identification, samples: int, warmup: int, chains: in
         raise ValueError(
             "posterior: it is not proper, " + "; ".join(identification.unidentifiable) + ". Hold "
             "one of them, or measure another channel."
+        )
+    if identification.problem[0].loss.robust:
+        raise ValueError(
+            f"posterior: the fit has loss={identification.loss!r}, which is no density of the "
+            'noise; fit with loss="linear" from `result.raw` first.'
         )
     if identification.problem[0].fit.gap_count:
         raise ValueError(
@@ -240,13 +246,15 @@ def repetitions(
     fit = task.fit
     keys = jax.random.split(jax.random.key(0) if key is None else key, count)
     values = _simulated(fit, x, noise, keys)
-    ended = estimate(fit, jnp.tile(x, (count, 1)), values, task.counts, steps=steps)
+    begin = jnp.tile(x, (count, 1))
+    ended = estimate(fit, begin, values, task.counts, steps=steps, loss=task.loss)
     found = jnp.asarray(ended.x)
     estimates, slopes = _values(fit, found)
     kept, units, errors = ~fit.node_entries, fit.units(np.asarray(x)), []
     for one, level, slope in zip(ended.found, ended.noise, np.asarray(slopes), strict=True):
         if one.finite:
-            seen = sensitivity(one.weighted(level, 1.0), units)
+            samples = int(task.counts.samples.sum())
+            seen = task.loss.sensitivity(one.weighted(level, 1.0), units, samples)
             errors.append(propagated(seen, slope[:, kept])[1])
         else:
             errors.append(np.full(slope.shape[0], np.nan))

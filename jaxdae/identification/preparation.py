@@ -25,6 +25,7 @@ from jaxdae.identification.fit import (
     values_of,
 )
 from jaxdae.identification.linearization import evaluate, Evaluation, linearizations
+from jaxdae.identification.losses import Loss, SQUARES
 from jaxdae.identification.sensors import Sensors
 from jaxdae.identification.uncertainty import (
     channel_freedom,
@@ -95,6 +96,7 @@ class Task(NamedTuple):
     counts: SampleCounts  # what there is to go by
     channels: Mapping[str, Channel]  # by name
     x: Any  # first guess of all unknowns
+    loss: Loss = SQUARES  # of the samples
 
     @property
     def unknowns(self) -> int:

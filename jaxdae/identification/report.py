@@ -32,12 +32,7 @@ from jaxdae.identification.least_squares import (
 )
 from jaxdae.identification.preparation import Piece, Task
 from jaxdae.identification.steepness import SteepFriction
-from jaxdae.identification.uncertainty import (
-    open_entries,
-    propagated,
-    round_off,
-    sensitivity,
-)
+from jaxdae.identification.uncertainty import open_entries, propagated, round_off
 from jaxdae.reprs import shown
 from jaxdae.systems import State, Variables
 from jaxdae.tuning.parametrizations import resolve
@@ -105,16 +100,23 @@ class Identification:
             ones where differences from the model are correlated (`correlated`), else the classical.
         covariance: of the estimate, likewise, shape `(p, p)`; where a direction is not determined,
             of the others alone.
-        classical_errors: standard errors for independent noise of the levels in `noise`.
-        classical_covariance: covariance likewise, `(J^T J)^{-1}`.
+        classical_errors: standard errors for independent noise of the levels in `noise`; with a
+            loss other than squares, for independent noise of any distribution, by the sandwich
+            formula at `identify`.
+        classical_covariance: covariance likewise, `(J^T J)^{-1}` or the sandwich.
         robust_errors: standard errors by clusters of samples, which hold for noise that is
             correlated within them, and of another level; NaN for too few samples.
         robust_covariance: covariance likewise.
         error_freedom: degrees of freedom of `standard_errors`, for quantiles of Student's
-            distribution, shape `(p,)`; infinite where noise levels are known.
+            distribution, shape `(p,)`; infinite where noise levels are known and squares are
+            summed.
+        loss: of the samples, "linear", "huber" or "soft_l1".
+        f_scale: of that loss, in units of the noise.
+        samples_beyond: number of samples further than that from the model, which count less; zero
+            where squares are summed.
         autocorrelation: of the differences of neighbouring samples from the model, by channel.
         chi_square: sum of the squared residuals in units of the noise, those of measured starts and
-            of priors included.
+            of priors included; with another loss the sum of that.
         degrees_of_freedom: samples, measured starts and priors less what was estimated of them.
         noise: noise level of the channels: what was estimated where none was given.
         estimated_noise: names of the channels whose noise was estimated.
@@ -160,6 +162,9 @@ class Identification:
     robust_errors: Float[np.ndarray, " p"]
     robust_covariance: Float[np.ndarray, "p p"]
     error_freedom: Float[np.ndarray, " p"]
+    loss: str
+    f_scale: float
+    samples_beyond: int
     autocorrelation: Mapping[str, Autocorrelation]
     chi_square: float
     degrees_of_freedom: int
@@ -232,7 +237,7 @@ class Identification:
     def probability(self) -> float:
         """Probability of a larger chi-square, were model and noise levels right; NaN if estimated.
 
-        Where noise levels are estimated, chi-square says nothing.
+        Where noise levels are estimated, or another loss than squares is summed, it says nothing.
         """
         from scipy.special import chdtrc
 
@@ -246,7 +251,7 @@ class Identification:
         return self._tail(chdtr)
 
     def _tail(self, distribution: Callable) -> float:
-        known = not self.estimated_noise and self.degrees_of_freedom > 0
+        known = not self.estimated_noise and self.degrees_of_freedom > 0 and self.loss == "linear"
         return float(distribution(self.degrees_of_freedom, self.chi_square)) if known else np.nan
 
     @property
@@ -336,6 +341,12 @@ class Identification:
         ]
 
     def _fit_line(self) -> str:
+        if self.loss != "linear":
+            return (
+                f"loss        {self.chi_square:.4g} at {self.degrees_of_freedom} degrees of "
+                f"freedom, {self.loss} beyond {self.f_scale:g} sigma, where {self.samples_beyond} "
+                "samples are; standard errors by the sandwich formula"
+            )
         fit = f"chi-square  {self.chi_square:.4g} at {self.degrees_of_freedom} degrees of freedom"
         if self.estimated_noise:
             return f"{fit}; it is near them by the estimate of the noise"
@@ -368,17 +379,18 @@ def identification(
     fit, x = task.fit, jnp.asarray(ended.x, task.x.dtype)
     kept = ~fit.node_entries
     weighted = ended.found.weighted(ended.noise, 1.0)
-    found, made = sensitivity(weighted, fit.units(np.asarray(x))), ended.made
+    samples, made = int(task.counts.samples.sum()), ended.made
+    found = task.loss.sensitivity(weighted, fit.units(np.asarray(x)), samples)
     units = fit.units(np.asarray(x))[kept]
     singular = _singularities(task, x, made, guessed, raw_names_of(params), experiments)
     data = _data(task, made, ended, experiments)
     slopes = np.asarray(jax.jacfwd(fit.values)(x), float)
     covariance, errors = propagated(found, slopes[:, kept])
-    correlation = autocorrelation_of(data, len(errors), _exact(task, ended))
-    robust = _robust(fit, weighted, slopes, x, covariance, errors, correlation)
+    correlation = autocorrelation_of(data, len(errors), _exact(task, ended), task.loss)
+    robust = _robust(fit, task.loss.rows(weighted), slopes, x, covariance, errors, correlation)
     correlated = any(one.found for one in correlation.values())
     degrees = task.counts.total - found.rank
-    estimated = bool(task.counts.unknown_noise.any())
+    estimated = bool(task.counts.unknown_noise.any()) or task.loss.robust
     usual = np.full(errors.shape, float(max(degrees, 1)) if estimated else np.inf)
     raw, names = fit.raw(x), names_of(params)
     begun = [(b, run, one) for b, run, one in task.intervals if one.number == 0]
@@ -413,6 +425,9 @@ def identification(
         robust_errors=robust.errors,
         robust_covariance=robust.covariance,
         error_freedom=robust.freedom if correlated else usual,
+        loss=task.loss.name,
+        f_scale=task.loss.scale,
+        samples_beyond=task.loss.beyond(weighted),
         autocorrelation=correlation,
         chi_square=float(ended.cost),
         degrees_of_freedom=degrees,

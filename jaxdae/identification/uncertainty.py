@@ -205,14 +205,20 @@ def estimated_noise(
         Levels, and the degrees of freedom that the samples of each channel leave.
     """
     freedom = channel_freedom(found, counts, units)
-    squares = np.zeros(noise.size)
-    for g in found.groups:
-        rows = g.rows >= 0
-        np.add.at(squares, g.rows[rows], np.sum(g.value[:, rows] ** 2, axis=0))
+    squares = channel_squares(found, noise.size)
     free = freedom > _NO_FREEDOM
     level = noise * np.sqrt(squares / np.where(free, freedom, 1.0))
     level = np.maximum(level, round_off(fit))
     return np.where(counts.unknown_noise & free & (level > 0), level, noise), freedom
+
+
+def channel_squares(found: Linearization, channels: int) -> Float[np.ndarray, " channels"]:
+    """Sums of the squares of residuals of the samples of each channel."""
+    squares = np.zeros(channels)
+    for g in found.groups:
+        rows = g.rows >= 0
+        np.add.at(squares, g.rows[rows], np.sum(g.value[:, rows] ** 2, axis=0))
+    return squares
 
 
 def channel_freedom(

@@ -93,6 +93,40 @@ def test_noise_levels_that_still_change_are_an_ending_of_their_own(rng, monkeypa
     assert result.noise_change > 0.9  # from the spread of the motion to that of the noise
 
 
+@pytest.mark.parametrize("steps", [3, 5, 100])
+def test_noise_is_that_of_the_residuals_also_where_steps_run_out(steps):
+    """However far the fit has come; to begin with the level is the spread of the motion."""
+    values = motion(LONG, 4.0, DAMPING) + 0.02 * np.random.default_rng(4).normal(size=200)
+    experiment = Experiment(LONG, {"place": Measurement(values)}, START)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = identify(build, BOTH, experiment, channels=CHANNELS, dt=0.1, steps=steps)
+    level = np.sqrt(np.sum(result.data[0]["place"].residuals ** 2) / 198)
+    np.testing.assert_allclose(result.noise["place"], level, rtol=2e-3)  # rounds end at 1e-3
+    np.testing.assert_allclose(result.reduced_chi_square, 1.0, rtol=4e-3)
+    assert result.stop_reason == ("converged" if steps == 100 else "steps")
+    assert any("stopped after all its steps" in str(x.message) for x in caught) == (steps < 100)
+
+
+def test_a_level_that_is_overstated_is_estimated_before_the_minimum(monkeypatch):
+    """Where a fit is at a minimum is never said here: it goes on."""
+    monkeypatch.setattr(least_squares, "_OPEN", 0.0)
+    seen, original = [], least_squares.estimated_noise
+
+    def noted(*args):
+        seen.append(original(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(least_squares, "estimated_noise", noted)
+    values = motion(LONG, 4.0, DAMPING) + 0.02 * np.random.default_rng(4).normal(size=200)
+    experiment = Experiment(LONG, {"place": Measurement(values)}, START)
+    with pytest.warns(RuntimeWarning, match="without meeting its tolerance"):
+        identify(build, BOTH, experiment, channels=CHANNELS, dt=0.1, steps=8)
+    first = seen[0][0][0]
+    assert 0.015 < first < 0.03  # the spread of the motion is 0.4
+    assert len(seen) < 5
+
+
 @pytest.mark.slow
 def test_of_several_fits_that_with_the_least_noise_is_kept(rng):
     """In units of its own noise every minimum has the same chi-square; the guess is near one."""

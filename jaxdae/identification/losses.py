@@ -1,0 +1,162 @@
+"""Losses by which outliers count less: rows for steps, covariance of the estimate."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxdae.identification.linearization import Linearization
+from jaxdae.identification.uncertainty import (
+    kept_entries,
+    Sensitivity,
+    sensitivity,
+    triangular,
+)
+
+# Of the slope of the influence, beside the weight: where a loss is linear the slope is zero, and
+# rows of nothing would have infinite residuals.
+_LEAST_SLOPE = 1e-4
+
+
+class Shape(NamedTuple):
+    """Of a loss, as functions of `z = (r / c)^2`."""
+
+    value: Callable[[Any], Any]  # rho
+    weight: Callable[[Any], Any]  # rho'
+    slope: Callable[[Any], Any]  # rho' + 2 z rho'', derivative of `r rho'` by `r`
+
+
+def _huber_weight(z):
+    return 1 / np.sqrt(np.maximum(z, 1.0))
+
+
+_SHAPES = {
+    "linear": Shape(lambda z: z, np.ones_like, np.ones_like),
+    "huber": Shape(
+        lambda z: np.where(z <= 1, z, 2 * np.sqrt(np.maximum(z, 1.0)) - 1),
+        _huber_weight,
+        lambda z: np.where(z <= 1, 1.0, 0.0),
+    ),
+    "soft_l1": Shape(
+        lambda z: 2 * z / (1 + np.sqrt(1 + z)),
+        lambda z: (1 + z) ** -0.5,
+        lambda z: (1 + z) ** -1.5,
+    ),
+}
+
+
+class Loss(NamedTuple):
+    r"""What is summed over the samples in place of the squares of their residuals `r`.
+
+        sum c^2 rho(r^2 / c^2),    influence psi(r) = r rho'(r^2 / c^2)
+
+    Priors, starts and gaps keep their squares.
+    """
+
+    name: str = "linear"
+    scale: float = 1.0  # c, in units of sigma
+
+    @property
+    def robust(self) -> bool:
+        """Whether it is another than the square."""
+        return self.name != "linear"
+
+    def influence(self, residuals: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
+        """`psi`, as which a residual counts."""
+        if not self.robust:
+            return residuals
+        return residuals * self._shape.weight((residuals / self.scale) ** 2)
+
+    def beyond(self, found: Linearization) -> int:
+        """Number of samples further from the model than the scale, which count less."""
+        far = (np.sum(np.abs(g.value[:, g.rows >= 0]) > self.scale) for g in found.groups)
+        return int(sum(far)) if self.robust else 0
+
+    def cost(self, found: Linearization) -> float:
+        """The sum, with the squares of all that are no samples.
+
+        Args:
+            found: residuals in units of the noise.
+        """
+        if not self.robust:
+            return found.squares
+        total = float(np.sum(found.priors**2))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for g in found.groups:
+                lost = self.scale**2 * self._shape.value((g.value / self.scale) ** 2)
+                total += float(np.sum(np.where(g.rows >= 0, lost, g.value**2)))
+        return total
+
+    def rows(self, found: Linearization) -> Linearization:
+        r"""Rows whose squares have the gradient and the curvature of the loss.
+
+        `sqrt(psi') J` and `psi / sqrt(psi')` [TriggsEtAl2000, section 4.3]: their product is the
+        gradient `J^T psi`, and the curvature is `J^T diag(psi') J`.
+        """
+
+        def changed(r):
+            z = (r / self.scale) ** 2
+            weight = self._shape.weight(z)
+            root = np.sqrt(np.maximum(self._shape.slope(z), _LEAST_SLOPE * weight))
+            return r * weight / root, root
+
+        return _by_samples(found, changed) if self.robust else found
+
+    def sensitivity(self, found: Linearization, units: np.ndarray, samples: int) -> Sensitivity:
+        r"""As `uncertainty.sensitivity`, with the covariance of an estimate by this loss.
+
+            (J^T diag(psi') J)^{-1} J^T diag(psi^2) J (J^T diag(psi') J)^{-1} n / (n - p)
+
+        for independent residuals of any distribution [Huber1981, section 7.6, White1980]; priors
+        and measured starts count in the middle with the noise that they have.
+
+        Args:
+            found: residuals in units of the noise.
+            units: of the unknowns.
+            samples: number of them.
+        """
+        seen = sensitivity(self.rows(found), units)
+        if not self.robust:
+            return seen
+        enlarged = np.sqrt(samples / max(samples - seen.rank, 1))
+        scored = _by_samples(found, lambda r: (r, np.abs(self.influence(r)) * enlarged)).closed()
+        spread = triangular(scored)[:, kept_entries(scored)] @ seen.covariance
+        return seen._replace(covariance=spread.T @ spread)
+
+    @property
+    def _shape(self) -> Shape:
+        return _SHAPES[self.name]
+
+
+SQUARES = Loss()
+
+
+def loss_of(name: Any, scale: Any) -> Loss:
+    """A loss by its name; errors for another name, or a scale that is no positive number."""
+    if not isinstance(name, str) or name not in _SHAPES:
+        raise ValueError(f"identify: loss is {name!r}, must be one of {', '.join(_SHAPES)}.")
+    number = isinstance(scale, float | int | np.number) and not isinstance(scale, bool)
+    if not number or not 0 < scale < np.inf:
+        raise ValueError(
+            f"identify: f_scale is {scale!r}, must be a positive number, in units of sigma, such "
+            "as 1.345."
+        )
+    return Loss(name, float(scale))
+
+
+def _by_samples(found: Linearization, change: Callable) -> Linearization:
+    """With other residuals of the samples, and with factors of their derivatives."""
+    groups = []
+    for g in found.groups:
+        with np.errstate(over="ignore", invalid="ignore"):
+            value, factor = change(g.value)
+            factor = np.where(g.rows >= 0, factor, 1.0)[..., None]
+            groups.append(
+                g._replace(
+                    value=np.where(g.rows >= 0, value, g.value),
+                    shared=g.shared * factor,
+                    own=g.own * factor,
+                )
+            )
+    return found._replace(groups=groups)

@@ -1,0 +1,187 @@
+"""Losses for outliers: SciPy's least squares with the same loss, formulas by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime, least_squares
+
+import jaxdae
+from helpers.measured_oscillator import build, CHANNELS, motion, record, START, TIMES
+from jaxdae.identification import Experiment, identify, Measurement, posterior, Prior, UnknownStart
+from jaxdae.identification.linearization import Group, Linearization, OF_START
+from jaxdae.identification.losses import Loss
+
+SIGMA = 0.02
+GUESS = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}
+OUTLIERS = {7: 0.5, 8: 0.4, 21: -0.6, 33: 0.7, 46: -0.3}
+
+
+def measured():
+    """Samples with normal noise, a tenth of them off by 15 to 35 times its level."""
+    values = motion(TIMES, 4.0, 0.2) + SIGMA * np.random.default_rng(3).normal(size=TIMES.size)
+    for place, off in OUTLIERS.items():
+        values[place] += off
+    return values
+
+
+def fitted(values, sigma=SIGMA, start=START, **options):
+    experiment = Experiment(TIMES, {"place": Measurement(values, sigma)}, start)
+    return identify(build, GUESS, experiment, channels=CHANNELS, dt=0.1, **options)
+
+
+def slopes_of(residuals, x):
+    return np.stack([approx_fprime(x, lambda y, i=i: residuals(y)[i], 1e-6) for i in range(50)])
+
+
+@pytest.mark.parametrize("scale", [0.8, 1.345])
+@pytest.mark.parametrize("name", ["huber", "soft_l1"])
+def test_estimates_are_those_of_scipy_and_errors_those_of_the_sandwich(name, scale):
+    """On the exact motion; fixed steps of the runs err by less than 1e-9."""
+    values = measured()
+    result = fitted(values, loss=name, f_scale=scale)
+
+    def residuals(x):
+        return (motion(TIMES, *x) - values) / SIGMA
+
+    found = least_squares(
+        residuals, (3.0, 0.4), loss=name, f_scale=scale, ftol=1e-14, xtol=1e-14, gtol=1e-12
+    )
+    order = [result.names.index(x) for x in ("stiffness", "damping")]
+    errors = result.classical_errors[order]
+    # To a thousandth of a standard error, where both methods end.
+    np.testing.assert_allclose(result.values[order], found.x, atol=1e-3 * errors.min())
+    np.testing.assert_allclose(result.chi_square, 2 * found.cost, rtol=1e-6)
+    assert result.stop_reason == "converged"
+    assert result.evaluations < 25
+
+    r, jac = residuals(found.x), slopes_of(residuals, found.x)
+    z = (r / scale) ** 2
+    if name == "huber":
+        psi = np.clip(r, -scale, scale)
+        slope = (z < 1).astype(float)
+    else:
+        psi, slope = r / np.sqrt(1 + z), (1 + z) ** -1.5
+    inverse = np.linalg.inv(jac.T @ (jac * slope[:, None]))
+    covariance = inverse @ (jac.T @ (jac * psi[:, None] ** 2)) @ inverse * 50 / 48
+    # Slopes of less than 1e-4 count as that, and SciPy's derivatives are differences.
+    np.testing.assert_allclose(result.classical_covariance[np.ix_(order, order)], covariance,
+                               rtol=2e-3)  # fmt: skip
+    assert result.samples_beyond == np.sum(z > 1)
+    assert f"{name} beyond {scale:g} sigma, where {result.samples_beyond} samples are" in (
+        result.summary()
+    )
+    assert "by the sandwich formula" in result.summary()
+    assert np.isnan(result.probability)
+    np.testing.assert_array_equal(result.error_freedom, 48)
+
+
+def test_outliers_spoil_squares_and_not_a_loss():
+    values = measured()
+    with pytest.warns(RuntimeWarning, match="do not explain the data"):
+        squares = fitted(values)
+    robust = fitted(values, loss="huber")
+    true = np.array([0.2, 4.0])
+    assert robust.names == ("damping", "stiffness")
+    assert np.all(np.abs(robust.values - true) < 3 * robust.classical_errors)
+    assert np.all(np.abs(robust.values - true) < 0.5 * np.abs(squares.values - true).max())
+    # Errors of squares for noise of the level given are too small beside what they are off.
+    assert np.abs((squares.values - true) / squares.classical_errors).max() > 3
+
+
+def test_far_beyond_all_residuals_a_loss_is_the_square():
+    experiment = record(np.random.default_rng(2))
+    values = experiment.measurements["place"].values
+    squares, robust = fitted(values), fitted(values, loss="huber", f_scale=100.0)
+    np.testing.assert_allclose(robust.values, squares.values, rtol=1e-7)
+    np.testing.assert_allclose(robust.chi_square, squares.chi_square, rtol=1e-9)
+    assert robust.samples_beyond == squares.samples_beyond == 0
+
+
+def test_a_prior_and_a_measured_start_keep_their_squares():
+    """SciPy sums the loss of the samples beside their squares."""
+    values, start = measured(), UnknownStart(START, q=0.01, v=0.0)
+    experiment = Experiment(TIMES, {"place": Measurement(values, SIGMA)}, start)
+    result = identify(
+        build, GUESS, experiment, channels=CHANNELS, dt=0.1, loss="soft_l1", f_scale=1.0,
+        priors={"damping": Prior(0.22, 0.01)},
+    )  # fmt: skip
+
+    def residuals(x):
+        return np.append((motion(TIMES, *x) - values) / SIGMA, [(x[1] - 0.22) / 0.01,
+                                                                (x[2] - 1) / 0.01])  # fmt: skip
+
+    def loss(z):
+        root, some = np.sqrt(1 + z), np.arange(z.size) < 50
+        return np.stack(
+            [
+                np.where(some, 2 * (root - 1), z),
+                np.where(some, 1 / root, 1.0),
+                np.where(some, -0.5 / root**3, 0.0),
+            ]
+        )
+
+    found = least_squares(residuals, (3.0, 0.4, 1.0), loss=loss, ftol=1e-14, xtol=1e-14)
+    order = [result.names.index(x) for x in ("stiffness", "damping")]
+    errors = result.classical_errors[order]
+    np.testing.assert_allclose(result.values[order], found.x[:2], atol=2e-3 * errors.min())
+    np.testing.assert_allclose(result.chi_square, 2 * found.cost, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["huber", "soft_l1"])
+def test_rows_have_the_gradient_of_the_cost(name):
+    """And of its residuals the influence is the derivative of half the cost."""
+    rng, loss = np.random.default_rng(0), Loss(name, 0.7)
+    rows = np.array([0, 0, 1, 1, 0, OF_START])
+    shared, own = rng.normal(size=(2, 6, 3)), rng.normal(size=(2, 6, 1))
+    group = Group(
+        3 * rng.normal(size=(2, 6)), shared, own, np.array([[3], [4]]), np.zeros(1, bool), rows,
+        np.array([0, 1, 0, 1, 2, -1]), (0, 1),
+    )  # fmt: skip
+    found = Linearization([group], rng.normal(size=1), rng.normal(size=(1, 3)), 5, np.dtype(float))
+
+    def cost(x):
+        value = group.value + shared @ x
+        priors = found.priors + found.prior_slopes @ x
+        return loss.cost(found._replace(groups=[group._replace(value=value)], priors=priors))
+
+    gradient = approx_fprime(np.zeros(3), cost, 1e-7)
+    np.testing.assert_allclose(2 * loss.rows(found).gradient(), gradient, rtol=1e-5, atol=1e-5)
+    expected = jax.grad(lambda r: jnp.where(jnp.abs(r) < 0.7, 0.5 * r**2, 0.7 * jnp.abs(r)))
+    if name == "huber":
+        np.testing.assert_allclose(
+            loss.influence(group.value), jax.vmap(jax.vmap(expected))(group.value), rtol=1e-6
+        )
+
+
+def test_most_samples_beyond_the_scale_are_said_to_be_no_outliers():
+    words = r"% of the samples are further than f_scale=1.345 times .* these are no outliers"
+    with pytest.warns(RuntimeWarning, match=words) as caught:
+        result = fitted(measured(), sigma=0.002, loss="huber")
+    part = result.samples_beyond / 50
+    assert any(f"identify: {100 * part:.2g} % of the" in str(x.message) for x in caught)
+
+
+BAD = {
+    "another": ({"loss": "cauchy"}, "loss is 'cauchy', must be one of linear, huber, soft_l1"),
+    "no scale": ({"loss": "huber", "f_scale": 0.0}, "f_scale is 0.0, must be a positive number"),
+    "text": ({"loss": "huber", "f_scale": "1"}, "f_scale is '1', must be a positive number"),
+    "no noise": (
+        {"loss": "huber", "sigma": None},
+        "f_scale is in units of sigma, but the noise of 'place' is not known; give the level",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_loss_that_makes_no_sense_is_refused_in_words(case):
+    options, words = BAD[case]
+    with pytest.raises(ValueError, match=words):
+        fitted(measured(), **options)
+
+
+def test_a_posterior_by_a_loss_is_refused():
+    pytest.importorskip("blackjax")
+    result = fitted(measured(), loss="huber")
+    with pytest.raises(ValueError, match="the fit has loss='huber', which is no density"):
+        posterior(result)
