@@ -1,14 +1,13 @@
 """Codes on the suite of mechanisms: error against time, of motions, multipliers and derivatives.
 
     python benchmarks/suite_runs.py --codes jaxdae casadi --out docs/data/suite.json
-    python benchmarks/suite_runs.py --mechanisms pendulum four-bar --codes jaxdae
+    python benchmarks/suite_runs.py --problems pendulum four-bar --codes jaxdae
 
 References are in `docs/data/suite/`. What a file of results has of other mechanisms or codes is
 kept, also where a package is not installed. Times are the least of up to three calls, a program's
 first call apart.
 """
 
-import argparse
 import importlib
 import json
 import os
@@ -33,7 +32,7 @@ MODULES = {
 LONGEST = 20.0  # [s]: a code whose run takes longer is not asked for a finer one
 
 
-def measured(name: str, code: str, prepare: Any) -> dict[str, Any]:
+def measured(name: str, code: str, prepare: Any, calls: int) -> dict[str, Any]:
     """The record of a code on a mechanism: a row for each setting, or why there is none."""
     from suite.answers import errors
     from suite.catalogue import MECHANISMS, reference
@@ -50,7 +49,7 @@ def measured(name: str, code: str, prepare: Any) -> dict[str, Any]:
         try:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                times = list(_times(lambda setting=setting: made.run(setting)))
+                times = list(_times(calls, lambda setting=setting: made.run(setting)))
             answer, took = times[0][1], [seconds for seconds, _ in times]
             row = {"setting": setting, "seconds": min(took), "first_call": took[0]}
             row |= errors(answer, wanted, mechanism)
@@ -66,9 +65,9 @@ def measured(name: str, code: str, prepare: Any) -> dict[str, Any]:
     return record
 
 
-def _times(call: Callable[[], Any]) -> Iterator[tuple[float, Any]]:
-    """Times of two to four calls, fewer of those that take long, and what they return."""
-    for i in range(4):
+def _times(calls: int, call: Callable[[], Any]) -> Iterator[tuple[float, Any]]:
+    """Times of calls, fewer of those that take long, and what they return."""
+    for i in range(calls):
         began = time.perf_counter()
         found = call()
         took = time.perf_counter() - began
@@ -83,23 +82,22 @@ def _short(error: Exception) -> str:
 
 def main() -> None:
     """As the first lines say."""
-    import jax
     from suite.catalogue import MECHANISMS
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mechanisms", nargs="*", default=[*MECHANISMS])
-    parser.add_argument("--codes", nargs="*", default=[*MODULES], choices=[*MODULES])
-    parser.add_argument("--only", default="", help="part of the names of a code's programs")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/suite.json"))
-    words = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
+    def more(parser):
+        parser.add_argument("--codes", nargs="*", default=[*MODULES], choices=[*MODULES])
+        parser.add_argument("--only", default="", help="part of the names of a code's programs")
+
+    quick = ("pendulum", "rolling-disk", "parallelogram")
+    words = harness.arguments(__doc__, 4, MECHANISMS, quick, more)
+    out = words.out or Path(__file__).parent / "results" / "suite.json"
     for code in words.codes:
         programs = importlib.import_module(MODULES[code]).CODES
         for label, prepare in programs.items():
-            for name in words.mechanisms if words.only in label else ():
-                record = measured(name, label, prepare)
+            for name in words.problems if words.only in label else ():
+                record = measured(name, label, prepare, words.repetitions)
                 if "missing" not in record:
-                    kept(words.out, record)
+                    kept(out, record)
                 last = (record["rows"] or [{}])[-1]
                 print(label, name, last, record.get("refused", record.get("missing", ""))[:100])
 

@@ -1,6 +1,6 @@
 """The suite of mechanisms: the table of all codes, and a page for each mechanism.
 
-From `docs/data/suite/`, references that `benchmarks/suite_references.py` wrote, and
+From `docs/data/suite/`, references that `benchmarks/suite/references.py` wrote, and
 `docs/data/suite.json`, what `benchmarks/suite_runs.py` measured.
 """
 

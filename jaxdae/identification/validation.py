@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
 from jaxdae.identification.data import Channel, check_data, Experiment, label, UnknownStart
@@ -282,7 +283,7 @@ class _Windows:
         parts, t = self.model.parts(self.unknowns, given), float(one.ts[at[0]])
         near, free, _, project, origin = node(parts, t, guess)
         if with_own:
-            moves = jax.scipy.linalg.block_diag(free.moves, np.eye(own.size))
+            moves = scipy.linalg.block_diag(free.moves, np.eye(own.size))
             prior = np.zeros((moves.shape[1],) * 2)
         else:
             moves = np.concatenate([free.moves, np.zeros((own.size, free.moves.shape[1]))])

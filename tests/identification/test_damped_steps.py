@@ -13,9 +13,10 @@ def linearization(rng, forms, p=3):
     for records, m, d in forms:
         entries = used + np.arange(records * d).reshape(records, d)
         used += records * d
-        parts = (rng.normal(size=(records, m, *x)) for x in ((), (p,), (d,)))
-        nodes, rows = np.zeros(d, bool), np.zeros(m, int)
-        groups.append(Group(*parts, entries, nodes, rows, np.arange(m), tuple(range(records))))
+        value = rng.normal(size=(records, m))
+        shared, own = (rng.normal(size=(records, m, k)) for k in (p, d))
+        nodes, rows, members = np.zeros(d, bool), np.zeros(m, int), tuple(range(records))
+        groups.append(Group(value, shared, own, entries, nodes, rows, np.arange(m), members))
     priors, slopes = rng.normal(size=2), rng.normal(size=(2, p))
     return Linearization(groups, priors, slopes, used, np.dtype(float))
 

@@ -1,6 +1,7 @@
 """Summaries and pictures of fits to many records stay short."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from jaxdae.identification import FittedChannel, Identification
 from jaxdae.plotting import plot_residuals
 
 
-def result(count):
+def result(count) -> Any:
     """A stub of a fit to so many records; the third one is off."""
     ts, rng = np.linspace(0.1, 1.0, 10), np.random.default_rng(0)
     noise = [rng.normal(size=10) * (5.0 if i == 2 else 1.0) for i in range(count)]

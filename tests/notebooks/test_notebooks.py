@@ -71,7 +71,12 @@ def code(path: Path) -> list[str]:
 def test_one_starts_from_zero_and_each_paper_has_one_or_two():
     names = ["00_from_zero", "01_redundant", "01_redundant_two_link", "02_shulgin"]
     names += ["02_shulgin_ball_beam", "03_hamilton", "04_servo", "05_realization"]
-    names += ["05_realization_bounded", "06_choosing_gains", "07_identification"]
+    names += [
+        "05_realization_bounded",
+        "06_choosing_gains",
+        "07_identification",
+        "08_measured_motions",
+    ]
     assert [path.stem for path in SOURCES] == names
 
 

@@ -1,10 +1,11 @@
 """Reference motions of the suite of mechanisms, in extended precision: a file for each.
 
     pip install gmpy2
-    python benchmarks/suite_references.py                   # all, in about an hour
-    python benchmarks/suite_references.py pendulum torus    # some
+    cd benchmarks
+    python -m suite.references                   # all, in about an hour
+    python -m suite.references pendulum torus    # some
 
-How they are computed is said in `suite/taylor.py`. The motion and its derivatives by the first
+How they are computed is said in `taylor.py`. The motion and its derivatives by the first
 parameter are computed twice, with two orders of the series, two tolerances and two increments of
 differences; the file has the largest difference of both in `agreement`, relative to the largest
 number of its column.
@@ -16,9 +17,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite.catalogue import FOLDER, MECHANISMS
-from suite.mechanism import Mechanism
-from suite.taylor import INCREMENT, Jet, jets, mpfr, ORDER, Reference, TOLERANCE
+from .catalogue import FOLDER, MECHANISMS
+from .mechanism import Mechanism
+from .taylor import INCREMENT, Jet, jets, mpfr, ORDER, Reference, TOLERANCE
 
 PARTS = 4  # times are quarters of the motion's length
 DIGITS = 20
