@@ -211,7 +211,7 @@ def _measured(data: dict[str, Any]) -> str:
     lines += ["|---" * (2 + len(records)) + "|"]
     for model, channels in data["errors"].items():
         for name, values in channels.items():
-            lines.append(f"| {model} | {name} | {' | '.join(f'{x:.3f}' for x in values)} |")
+            lines.append(f"| {model} | {name} | {' | '.join(f'{x:.4f}' for x in values)} |")
     return "\n".join([*lines, "", *map(_sentence, data["claims"])])
 
 
