@@ -299,6 +299,8 @@ def label(i: int, experiment: Experiment) -> str:
 
 def _vector(name: str, values) -> np.ndarray:
     try:
+        if isinstance(values, np.ma.MaskedArray):  # of which asarray forgets what is masked
+            values = np.ma.filled(values.astype(float), np.nan)
         array = np.asarray(values)
         if np.iscomplexobj(array) or array.dtype == bool:
             raise TypeError

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxdae.control.recorded import Recorded
+from jaxdae.control.recorded import KINDS, Recorded
 from jaxdae.identification.data import Channel, Experiment, Measurement, UnknownStart
 from jaxdae.identification.units import factor, split
 from jaxdae.names import unknown_name
@@ -49,8 +49,7 @@ class Record:
         """The inputs, `u(t)`, as a controller; `None` where the record has none."""
         if not self.inputs.shape[1]:
             return None
-        known = np.isfinite(self.inputs).all(axis=1)
-        return Recorded(self.ts[known], self.inputs[known], self.kind)
+        return Recorded(self.ts, _filled(self.ts, self.inputs, self.kind), self.kind)
 
     def between(self, begin: float, end: float) -> "Record":
         """The part from one time to another [s].
@@ -69,9 +68,9 @@ class Record:
                 f"it goes from {self.ts[0]:.6g} to {self.ts[-1]:.6g} s."
             )
         outputs = {name: x[part] for name, x in self.outputs.items()}
-        return dataclasses.replace(
-            self, ts=self.ts[part], outputs=outputs, inputs=self.inputs[part]
-        )
+        # An input goes on from samples that are before the part.
+        inputs = _filled(self.ts, self.inputs, self.kind)[part]
+        return dataclasses.replace(self, ts=self.ts[part], outputs=outputs, inputs=inputs)
 
     def experiment(
         self,
@@ -160,6 +159,8 @@ def read_record(
             column and line; and for an input without samples.
         TypeError: for a source of another kind.
     """
+    if kind not in KINDS:
+        raise ValueError(unknown_name("interpolation", kind, KINDS))
     table = _table_of(source, name)
     pairs = {c: c for c in channels if table.has(c)} if outputs is None else dict(outputs)
     for channel in pairs:
@@ -177,9 +178,18 @@ def read_record(
     stated = dict(units or {})
     for column in stated:
         table.place(column)
-    read = lambda column, unit: table.numbers(column, stated.get(column), unit)  # noqa: E731
-    ts = read(time, "s")
+    ts = table.numbers(time, stated.get(time), "s")
     _check_times(table, time, ts)
+
+    def read(column: str, unit: str) -> np.ndarray:
+        found = table.numbers(column, stated.get(column), unit)
+        if found.shape != ts.shape:
+            raise ValueError(
+                f"{table}, column {column!r}: it has {found.size} samples, where {time!r} has "
+                f"{ts.size}; the columns of a record are along one dimension."
+            )
+        return found
+
     values = {channel: read(column, channels[channel].unit) for channel, column in pairs.items()}
     for channel, column in pairs.items():
         if np.isnan(values[channel]).all():
@@ -189,6 +199,21 @@ def read_record(
         _check_input(table, column, ts, x)
     given = np.stack(columns, axis=1) if columns else np.zeros((ts.size, 0))
     return Record(ts, values, given, kind, table.name)
+
+
+def _filled(ts: np.ndarray, inputs: np.ndarray, kind: str) -> np.ndarray:
+    """Inputs at all times, each from its own samples; of a column without one as it is."""
+    filled = inputs.copy()
+    for column in filled.T:
+        known = np.isfinite(column)
+        if not known.any():
+            continue
+        if kind == "held":
+            places = np.searchsorted(ts[known], ts, side="right") - 1
+            column[:] = column[known][np.maximum(places, 0)]
+        else:
+            column[~known] = np.interp(ts[~known], ts[known], column[known])
+    return filled
 
 
 class _Table(NamedTuple):
@@ -247,7 +272,7 @@ class _Table(NamedTuple):
 
 def _as_numbers(table: _Table, column: str, values: Any) -> Float[np.ndarray, " rows"]:
     """A column as numbers, NaN where nothing stands; dates in seconds from the first one."""
-    array = np.asarray(values)
+    array = values if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"{table}, column {column!r}: shape {array.shape}, must be (times,).")
     if array.dtype.kind == "M":
@@ -256,7 +281,12 @@ def _as_numbers(table: _Table, column: str, values: Any) -> Float[np.ndarray, " 
     if array.dtype.kind == "m":
         return np.where(np.isnat(array), np.nan, array / np.timedelta64(1, "s"))
     if array.dtype.kind in "fiu":
-        return array.astype(float)
+        return np.ma.filled(array.astype(float), np.nan)
+    if array.dtype.kind == "c":
+        raise ValueError(
+            f"{table}, column {column!r}: the numbers are complex; give their real or imaginary "
+            "parts."
+        )
     found = np.full(array.shape, np.nan)
     for i, x in enumerate(array):
         try:
@@ -312,15 +342,19 @@ def _table_of(source: Any, name: str | None) -> _Table:
         return _of_file(Path(source), name)
     given, package = name or "", type(source).__module__.partition(".")[0]
     if package == "pandas" and hasattr(source, "columns"):
-        columns = {str(x): source[x].to_numpy() for x in source.columns}
+        columns = {str(x): _of_pandas(source[x]) for x in source.columns}
+        # An index that nobody gave counts the rows.
+        if source.index.name is None and type(source.index).__name__ == "RangeIndex":
+            return _Table(given, columns, {})
         index = str(source.index.name or "time")
-        return _Table(given, {index: source.index.to_numpy()} | columns, {})
+        return _Table(given, {index: _of_pandas(source.index)} | columns, {})
     if package == "xarray" and hasattr(source, "data_vars"):
         found = {str(x): source[x] for x in source.variables if source[x].ndim == 1}
         units = {x: str(y.attrs["units"]) for x, y in found.items() if "units" in y.attrs}
         return _Table(given, {x: y.values for x, y in found.items()}, units)
     if isinstance(source, Mapping):
-        return _same_lengths(_Table(given, {str(x): np.asarray(y) for x, y in source.items()}, {}))
+        columns = {str(x): np.ma.asanyarray(y) for x, y in source.items()}
+        return _same_lengths(_Table(given, columns, {}))
     names = getattr(getattr(source, "dtype", None), "names", None)
     if names:
         return _Table(given, {x: source[x] for x in names}, {})
@@ -329,6 +363,12 @@ def _table_of(source: Any, name: str | None) -> _Table:
         'mapping of names to vectors, such as {"time": ts, "angle": values}, a structured array, a '
         "DataFrame or a Dataset."
     )
+
+
+def _of_pandas(column: Any) -> np.ndarray:
+    """A column or an index; dates that know their zone as those of Greenwich."""
+    zone = getattr(column.dtype, "tz", None)
+    return column.to_numpy() if zone is None else column.to_numpy("datetime64[ns]")
 
 
 def _same_lengths(table: _Table) -> _Table:
@@ -344,7 +384,13 @@ def _of_file(path: Path, name: str | None) -> _Table:
     title = path.stem if name is None else name
     table = _Table(title or str(path), {}, {})
     with path.open(newline="", encoding="utf-8-sig") as file:
-        begin = list(itertools.islice(file, 100))
+        try:
+            begin = list(itertools.islice(file, 100))
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{table}: the file is no text in UTF-8 ({error.reason} at byte {error.start}); "
+                "save it in that encoding, or give its columns as a mapping."
+            ) from None
         file.seek(0)
         headings = next((x for x in begin if x.strip() and not x.startswith("#")), "")
         separator = max(",;\t", key=headings.count)

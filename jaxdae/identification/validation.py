@@ -92,8 +92,14 @@ class Validation:
         Args:
             channel: its name.
         """
-        rows = [x[channel].errors if channel in x else np.array([np.nan]) for x in self.data]
-        return np.array([_rms(x) for x in rows])
+        return np.array(
+            [_rms(self._errors(x[channel])) if channel in x else np.nan for x in self.data]
+        )
+
+    def _errors(self, one: PredictedChannel) -> Float[np.ndarray, "windows samples"]:
+        """Up to the horizon: behind a gap samples are later than their number says."""
+        most = self.horizon + np.median(np.diff(one.since)) / 2
+        return np.where(one.since <= most, one.errors, np.nan)
 
     def by_horizon(
         self, channel: str, count: int = 20
@@ -109,7 +115,7 @@ class Validation:
         """
         rows = [x[channel] for x in self.data if channel in x]
         since = np.concatenate([x.since.ravel() for x in rows])
-        errors = np.concatenate([x.errors.ravel() for x in rows])
+        errors = np.concatenate([self._errors(x).ravel() for x in rows])
         edges = np.linspace(0.0, self.horizon, count + 1)
         places = np.clip(np.searchsorted(edges, since, side="left") - 1, 0, count - 1)
         ahead = np.isfinite(errors) | np.isinf(errors)
@@ -124,6 +130,9 @@ class Validation:
         ]
         for name in self.channels:
             values, unit = self.rms(name), next(x[name].unit for x in self.data if name in x)
+            if np.isnan(values).all():
+                lines.append(f"  {name}: no sample is predicted")
+                continue
             listed = values if len(values) <= 10 else np.array([])
             each = " (" + ", ".join(f"{x:.3g}" for x in listed) + ")" if listed.size > 1 else ""
             worst = int(np.nanargmax(values))
@@ -182,8 +191,9 @@ def validate(
         `Validation`.
 
     Raises:
-        ValueError: for data that do not fit each other, times that are not positive, a record that
-            is shorter than a window, and a calibration that all records share.
+        ValueError: for data that do not fit each other, times and noise levels that are not
+            positive, noise of other channels, a record that is shorter than a window, and a
+            calibration that all records share.
     """
     experiments = (experiments,) if isinstance(experiments, Experiment) else tuple(experiments)
     check_data(channels, experiments)
@@ -191,6 +201,13 @@ def validate(
     for name, x in {"horizon": horizon, "past": past, "every": every}.items():
         if not (np.ndim(x) == 0 and 0 < x < np.inf):
             raise ValueError(f"validate: {name} is {x!r}, must be a positive number of seconds.")
+    for name, x in (noise or {}).items():
+        if name not in channels:
+            raise ValueError(
+                f"validate: noise of {name!r} is given, but there are {', '.join(channels)}."
+            )
+        if not (np.ndim(x) == 0 and 0 < x < np.inf):
+            raise ValueError(f"validate: the noise of {name!r} is {x!r}, must be > 0 and finite.")
     settings = Settings(dt, solver, stepsize_controller, max_steps, backend)
     model = measurement_model(build, channels, settings)
     for name in model.sensors.shared:

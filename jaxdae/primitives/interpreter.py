@@ -279,11 +279,27 @@ def _iota(*, dtype, shape, dimension, **_):
 
 
 def _largest(x, *, axes):
-    return np.max(x, axes, initial=-np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+    return np.max(x, axes, initial=_limits(x.dtype)[0])
 
 
 def _least(x, *, axes):
-    return np.min(x, axes, initial=np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max)
+    return np.min(x, axes, initial=_limits(x.dtype)[1])
+
+
+def _limits(dtype) -> tuple:
+    """Below and above all other numbers of a type."""
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    if dtype.kind == "b":
+        return False, True
+    raise Refusal(f"NumPy has no limits of {dtype}")
+
+
+def _remainder(x, y):
+    """Of an integer and zero it is the integer itself."""
+    return np.fmod(x, y) if x.dtype.kind == "f" else np.where(y == 0, x, np.fmod(x, y))
 
 
 def _along(operation: Any) -> Callable:
@@ -308,7 +324,7 @@ _ROUNDED: dict[str, Callable] = {
     "logistic": lambda x: 1.0 / (1.0 + np.exp(-x)),
     "pow": np.power, "reduce_max": _largest, "reduce_min": _least,
     "reduce_prod": lambda x, *, axes: np.prod(x, axes),
-    "rem": np.fmod,
+    "rem": _remainder,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "sign": lambda x: np.where(x == 0, x, np.sign(x)),
     "sin": np.sin, "sinh": np.sinh,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.identification import Channel, read_record, UnknownStart
+from jaxdae.identification import Channel, Measurement, read_record, UnknownStart
 from jaxdae.identification.units import factor, split
 
 CHANNELS = {
@@ -122,6 +122,67 @@ def test_missing_samples_of_an_input_are_bridged_and_said():
     np.testing.assert_allclose(record.input(0.015), [2.5])
 
 
+@pytest.mark.filterwarnings("ignore:read_record")
+@pytest.mark.parametrize("kind", ["linear", "held"])
+def test_inputs_with_samples_at_different_times_keep_all_of_them(kind):
+    """Each goes on from its own samples, in a part of the record too; by hand."""
+    nan, fast = np.nan, [0.0, 5.0, -5.0, 7.0, 1.0]
+    source = {"time": np.arange(5.0), "angle": np.ones(5), "fast": fast}
+    source |= {"slow": [0.0, nan, nan, nan, 4.0], "late": [nan, 1.0, nan, 3.0, nan]}
+    record = read_record(source, CHANNELS, inputs=("fast", "slow", "late"), kind=kind)
+    slow, late = ([0, 1, 2, 3, 4], [1, 1, 2, 3, 3])
+    if kind == "held":
+        slow, late = ([0, 0, 0, 0, 4], [1, 1, 1, 3, 3])
+    wanted = np.stack([fast, slow, late], axis=1)
+    part = record.between(1.0, 3.0)
+    for one, rows in ((record, wanted), (part, wanted[1:4])):
+        assert one.input is not None
+        found = [one.input(t) for t in one.ts]
+        np.testing.assert_allclose(found, rows, rtol=1e-15)
+
+
+def masked_rows():
+    rows = np.ma.zeros(4, dtype=[("time", float), ("angle", float)])
+    rows["time"], rows["angle"] = TIMES, np.ma.masked_equal([0.0, 0.1, 99.0, 0.3], 99.0)
+    return rows
+
+
+@pytest.mark.parametrize(
+    "source", [masked_rows(), {"time": TIMES, "angle": masked_rows()["angle"]}]
+)
+def test_samples_that_are_masked_are_missing(source):
+    found = read_record(source, CHANNELS).outputs["angle"]
+    np.testing.assert_array_equal(found, ANGLES)
+    np.testing.assert_array_equal(Measurement(source["angle"]).values, ANGLES)
+
+
+def test_dates_may_know_their_zone():
+    pandas = pytest.importorskip("pandas")
+    index = pandas.date_range("2026-03-29", periods=4, freq="10ms", tz="Europe/Berlin")
+    record = read_record(pandas.DataFrame({"angle": ANGLES}, index=index), CHANNELS)
+    np.testing.assert_allclose(record.ts, [0.0, 0.01, 0.02, 0.03], rtol=1e-15)
+
+
+def test_numbers_of_rows_are_no_times():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match="no column is named 'time'; there are t, angle"):
+        read_record(pandas.DataFrame({"t": TIMES, "angle": ANGLES}), CHANNELS)
+
+
+def test_columns_along_another_dimension_are_refused():
+    xarray = pytest.importorskip("xarray")
+    columns = {"angle": ("time", ANGLES), "torque": ("k", TORQUES[:3])}
+    with pytest.raises(ValueError, match="'torque': it has 3 samples, where 'time' has 4"):
+        read_record(xarray.Dataset(columns, {"time": TIMES}), CHANNELS, inputs="torque")
+
+
+def test_files_in_other_encodings_are_refused(tmp_path):
+    path = tmp_path / "swing.csv"
+    path.write_bytes("time,größe,angle\n0,1,2\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="swing: the file is no text in UTF-8"):
+        read_record(path, CHANNELS)
+
+
 def arrays(**columns):
     return {"time": TIMES, "angle": ANGLES, "torque": TORQUES} | columns
 
@@ -162,6 +223,8 @@ def arrays(**columns):
             "2 columns ar",
         ),
         (arrays(angle=np.zeros((4, 2))), {}, "have different shapes"),
+        (arrays(angle=1j * TIMES), {}, "column 'angle': the numbers are complex; give their real"),
+        (arrays(), {"kind": "cubic"}, "No interpolation is named 'cubic'"),
     ],
 )
 def test_what_is_no_record_is_refused(source, options, message):

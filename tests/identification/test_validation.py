@@ -17,6 +17,7 @@ from jaxdae.identification import (
     validate,
     Validation,
 )
+from jaxdae.identification.validation import PredictedChannel
 from jaxdae.plotting import plot_predictions
 
 TIMES = np.linspace(0.0, 8.0, 161)
@@ -120,6 +121,8 @@ def test_a_run_that_fails_is_an_infinite_error_and_hides_no_other():
         ({"past": 0.01}, "past is 0.01 s, less than the 0.05 s between samples of experiment 1"),
         ({"horizon": 9.0}, "experiment 1 has 161 samples, a window of 0.25 and 9 s takes 186"),
         ({"every": np.inf}, "every is inf, must be a positive number"),
+        ({"noise": {"plaice": 0.1}}, "noise of 'plaice' is given, but there are place"),
+        ({"noise": {"place": 0.0}}, "the noise of 'place' is 0.0, must be > 0 and finite"),
         (
             {"channels": {"place": Channel(place, "m", Calibration(0.0))}},
             "the offset of place is a Calibration that all records share; give its number",
@@ -129,6 +132,22 @@ def test_a_run_that_fails_is_an_infinite_error_and_hides_no_other():
 def test_windows_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         validated(TRUE, record(), **options)
+
+
+def test_samples_behind_a_gap_are_beyond_the_horizon():
+    """The last of three comes 5 s later; before it errors are 1 and 2."""
+    ts = np.array([[0.0, 1.0, 2.0, 7.0]])
+    one = PredictedChannel(ts, ts - 0.0, np.zeros((1, 4)), np.array([[9.0, 1.0, 2.0, 9.0]]), "m")
+    found = Validation(3.0, 0.5, ("1",), ({"place": one},), ({},))
+    np.testing.assert_allclose(found.rms("place"), [np.sqrt(2.5)])
+    np.testing.assert_allclose(found.by_horizon("place", 3)[1], [1.0, 2.0, np.nan])
+
+
+def test_channels_without_a_sample_ahead_say_so():
+    ts = np.array([[0.0, 1.0]])
+    one = PredictedChannel(ts, ts, np.array([[1.0, np.nan]]), np.ones((1, 2)), "m")
+    found = Validation(1.0, 0.5, ("1",), ({"place": one},), ({},))
+    assert "place: no sample is predicted" in found.summary()
 
 
 def test_a_validation_is_plain_data():

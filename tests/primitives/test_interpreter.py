@@ -49,7 +49,8 @@ def agree(function, *arguments, tolerance=1e-14):
         lambda x: x.at[1].set(7.0), lambda x: x.at[jnp.array([2, 2])].add(x[:2]),
         lambda x: x[jnp.array([0, 5, -1])], lambda x: jax.lax.dynamic_slice(x, (6,), (4,)),
         lambda x: jnp.outer(x, jnp.ones(3)), lambda x: jnp.asarray(x, jnp.float32),
-        lambda x: x.astype(bool), lambda x: sum(jnp.unstack(x)), lambda x: jnp.stack([x, 2 * x]).T,
+        lambda x: x.astype(bool), lambda x: (jnp.max(x > 1), jnp.min(x > 1)),
+        lambda x: sum(jnp.unstack(x)), lambda x: jnp.stack([x, 2 * x]).T,
     ],
 )  # fmt: skip
 def test_primitives_are_those_of_xla(function):
@@ -115,6 +116,18 @@ def test_what_is_left_to_xla(function, words):
     traced = jax.jit(function).trace(jnp.eye(3))
     with pytest.raises(NotInterpretedError, match=words):
         interpreted(traced.jaxpr, [np.eye(3)])
+
+
+def test_remainders_of_integers_and_zero_are_those_of_xla():
+    numbers = np.array([0, 1, -7, 3, -(2**31)], np.int32)
+    pairs = np.stack(np.meshgrid(numbers, numbers)).reshape(2, -1)
+    agree(lambda x: jax.lax.rem(x[0], x[1]), pairs)
+
+
+def test_limits_of_other_kinds_of_numbers_are_left_to_xla():
+    x = jnp.ones(3, jnp.bfloat16)
+    with pytest.raises(NotInterpretedError, match="no limits of bfloat16"):
+        interpreted(jax.jit(jnp.max).trace(x).jaxpr, [x])
 
 
 def test_keys_of_random_numbers_are_left_to_xla():
