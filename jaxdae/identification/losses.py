@@ -14,9 +14,11 @@ from jaxdae.identification.uncertainty import (
     triangular,
 )
 
-# Of the slope of the influence, beside the weight: where a loss is linear the slope is zero, and
-# rows of nothing would have infinite residuals.
-_LEAST_SLOPE = 1e-4
+# Of the slope of the influence, beside the weight, at least: where a loss is linear the slope is
+# zero, and rows of nothing would have infinite residuals. Steps take more, so that a start whose
+# samples are nearly all outliers is not thrown far away; by the weight itself they would never
+# overshoot where models are linear, but come near slowly [Huber1981, section 7.8].
+_OF_ERRORS, _OF_STEPS = 1e-4, 0.3
 
 
 class Shape(NamedTuple):
@@ -88,20 +90,28 @@ class Loss(NamedTuple):
                 total += float(np.sum(np.where(g.rows >= 0, lost, g.value**2)))
         return total
 
-    def rows(self, found: Linearization) -> Linearization:
+    def rows(self, found: Linearization, *, least: float = _OF_STEPS) -> Linearization:
         r"""Rows whose squares have the gradient and the curvature of the loss.
 
         `sqrt(psi') J` and `psi / sqrt(psi')` [TriggsEtAl2000, section 4.3]: their product is the
         gradient `J^T psi`, and the curvature is `J^T diag(psi') J`.
+
+        Args:
+            found: residuals in units of the noise.
+            least: of `psi'`, as a part of `rho'`.
         """
 
         def changed(r):
             z = (r / self.scale) ** 2
             weight = self._shape.weight(z)
-            root = np.sqrt(np.maximum(self._shape.slope(z), _LEAST_SLOPE * weight))
+            root = np.sqrt(np.maximum(self._shape.slope(z), least * weight))
             return r * weight / root, root
 
         return _by_samples(found, changed) if self.robust else found
+
+    def rows_of_errors(self, found: Linearization) -> Linearization:
+        """As `rows`, with the curvature itself, of which errors are made."""
+        return self.rows(found, least=_OF_ERRORS)
 
     def sensitivity(self, found: Linearization, units: np.ndarray, samples: int) -> Sensitivity:
         r"""As `uncertainty.sensitivity`, with the covariance of an estimate by this loss.
@@ -116,7 +126,7 @@ class Loss(NamedTuple):
             units: of the unknowns.
             samples: number of them.
         """
-        seen = sensitivity(self.rows(found), units)
+        seen = sensitivity(self.rows_of_errors(found), units)
         if not self.robust:
             return seen
         enlarged = np.sqrt(samples / max(samples - seen.rank, 1))

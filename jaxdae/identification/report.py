@@ -387,7 +387,9 @@ def identification(
     slopes = np.asarray(jax.jacfwd(fit.values)(x), float)
     covariance, errors = propagated(found, slopes[:, kept])
     correlation = autocorrelation_of(data, len(errors), _exact(task, ended), task.loss)
-    robust = _robust(fit, task.loss.rows(weighted), slopes, x, covariance, errors, correlation)
+    robust = _robust(
+        fit, task.loss.rows_of_errors(weighted), slopes, x, covariance, errors, correlation
+    )
     correlated = any(one.found for one in correlation.values())
     degrees = task.counts.total - found.rank
     estimated = bool(task.counts.unknown_noise.any()) or task.loss.robust
