@@ -14,3 +14,12 @@ def test_a_ready_model_is_certified_and_one_whose_steps_are_too_long_is_not(expe
     bad = script.certified("appell-hamel", "default", {}, backends=False)
     assert (bad.passed, bad.fault) == (False, "tolerance")
     assert set(script.ADVISED) >= {"appell-hamel"}
+
+
+def test_claims_are_held_against_the_numbers(experiment):
+    script = experiment("certified_models")
+    row = script.Row("pendulum", "default", True, "", 6.0, "", 0.5, 11, 1.0)
+    assert all(x.holds for x in script.claims([row]))
+    failed = row._replace(passed=False, fault="tolerance", evaluations=13)
+    assert not any(x.holds for x in script.claims([row, failed]))
+    assert script.claims([failed, row])[0].holds
