@@ -151,6 +151,8 @@ def estimated_bounds(ts, values):
         For each interval between rows.
     """
     h = np.diff(ts)
+    if h.size == 0:
+        return h
     slopes = np.pad(np.abs(np.diff(values) / np.where(h == 0, np.inf, h)), 1, mode="edge")
     steepest = np.maximum(slopes[1:-1], np.maximum(slopes[:-2], slopes[2:]))
     return weyl(values[:-1], values[1:], np.abs(h) * steepest)

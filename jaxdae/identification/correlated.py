@@ -71,7 +71,7 @@ def autocorrelation_of(
             square += float(np.sum(x[np.isfinite(x)] ** 2))
             pairs, count = pairs + both.sum(), count + np.isfinite(x).sum()
         if pairs >= _FEWEST_PAIRS and square > _NO_NOISE * count:
-            r = product / square * count / pairs
+            r = np.clip(product / square * count / pairs, -1.0, 1.0)
             expected = -min(unknowns / count, 0.5)
             found[name] = Autocorrelation(float(r), float((r - expected) * np.sqrt(pairs)))
     return found

@@ -172,6 +172,17 @@ def test_near_singularities_are_found_between_rows_and_not_invented(amplitude, r
         assert_allclose([x.time for x in found], [first, np.pi / rate - first], atol=2e-3)
 
 
+@pytest.mark.parametrize("bounded", [True, False])
+def test_one_row_has_no_neighbour_to_search_by(bounded):
+    """As of the part of a run between two events at the same time."""
+    jacobian = lambda t, q, v: (1.2 - q)[:, :, None]  # noqa: E731
+    ts, one = np.zeros(1), np.ones((1, 1))
+    given = jacobian, ts, State(one, one), jacobian(ts, one, one)
+    found, typical = find_near_singularities(*given, bounded=bounded)
+    assert found == []
+    assert_allclose(typical, 1.0)  # of a row scaled by its length
+
+
 @pytest.mark.parametrize("amplitude", [1.5, 1.21, 1.19, 1.0])
 @pytest.mark.parametrize(("row", "backward"), [(0.02, 1), (0.15, 1), (0.15, -1)])
 def test_estimates_by_rows_find_the_positions_that_bounds_find(amplitude, row, backward):

@@ -1,6 +1,7 @@
 """Standard errors for correlated noise: coverage, and NumPy's formulas on dense matrices."""
 
 import warnings
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.stats import norm, t as student
 import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, START
 from jaxdae.identification import Experiment, identify, Measurement
-from jaxdae.identification.correlated import robust_errors
+from jaxdae.identification.correlated import autocorrelation_of, robust_errors
 from jaxdae.identification.linearization import Group, Linearization
 
 RHO = 0.9
@@ -169,3 +170,11 @@ def test_classical_errors_are_taken_where_noise_is_independent():
     assert result.evaluations == result.steps + 1
     with pytest.raises(ValueError, match=r"level is 95, must be between 0 and 1, such as 0\.95"):
         result.intervals(95)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_no_correlation_is_larger_than_one(sign):
+    """Of a slow wave that begins and ends at zero pairs are few and products large."""
+    wave = np.sin(np.linspace(0.0, np.pi, 100)) * sign ** np.arange(100)
+    one = {"x": SimpleNamespace(residuals=wave, sigma=1.0)}
+    assert autocorrelation_of([one], 1)["x"].correlation == sign
