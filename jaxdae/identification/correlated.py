@@ -112,7 +112,7 @@ def robust_errors(
     five correlation times long where there are fewer than twelve [BesterConleyHansen2011]. `H`
     is the matrix of leverages, of starts that are estimated too. The factor makes each term
     unbiased were the noise independent, and the degrees of freedom of the sum are Satterthwaite's
-    [BellMcCaffrey2002, PustejovskyTipton2018]. Of functions for which clusters have fewer than
+    [BellMcCaffrey2002; PustejovskyTipton2018]. Of functions for which clusters have fewer than
     four, the classical error is multiplied by `sqrt((1 + r) / (1 - r))`.
 
     Args:

@@ -96,7 +96,7 @@ def identify(
         loss: what is summed in place of the squares `r^2` of the differences in units of their
             noise, so that outliers count less: `c^2 rho(r^2/c^2)` with `rho(z) = z` ("linear"),
             `z` up to one and `2 sqrt(z) - 1` beyond ("huber"), or `2 (sqrt(1 + z) - 1)`
-            ("soft_l1") [Huber1981, TriggsEtAl2000]. Priors and starts keep their squares. Errors
+            ("soft_l1") [Huber1981; TriggsEtAl2000]. Priors and starts keep their squares. Errors
             are those of the sandwich, `H^{-1} J^T diag(psi^2) J H^{-1} n / (n - p)` with
             `psi = r rho'` and `H = J^T diag(dpsi/dr) J`. Noise levels have to be given.
         f_scale: c, in units of sigma, from which on differences count less; at 1.345 Huber's loss

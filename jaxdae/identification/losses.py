@@ -118,7 +118,7 @@ class Loss(NamedTuple):
 
             (J^T diag(psi') J)^{-1} J^T diag(psi^2) J (J^T diag(psi') J)^{-1} n / (n - p)
 
-        for independent residuals of any distribution [Huber1981, section 7.6, White1980]; priors
+        for independent residuals of any distribution [Huber1981, section 7.6; White1980]; priors
         and measured starts count in the middle with the noise that they have.
 
         Args:
