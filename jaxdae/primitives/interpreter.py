@@ -61,8 +61,9 @@ class _Interpreter:
         values.update(zip(jaxpr.invars, arguments, strict=True))
 
         def read(atom: Any):
+            kind: Any = atom.aval
             literal = isinstance(atom, jex.Literal)
-            return np.asarray(atom.val, atom.aval.dtype) if literal else values[atom]
+            return np.asarray(atom.val, kind.dtype) if literal else values[atom]
 
         for equation in jaxpr.eqns:
             found = self._computed(equation, [read(x) for x in equation.invars])

@@ -1,19 +1,18 @@
 """Programs by NumPy: the numbers of XLA's, and a word where there are none."""
 
-import inspect
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae import compiled, models
+from jaxdae import compiled
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.diagnose import read_row
+from jaxdae.models.registry import get_model, MODELS
 from jaxdae.primitives import interpreter
 from jaxdae.primitives.interpreter import interpreted, NotInterpretedError
-from jaxdae.systems import State, System
+from jaxdae.systems import State
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 3))
@@ -83,15 +82,9 @@ def test_products_loops_and_derivatives_are_those_of_xla(function):
     agree(function, X)
 
 
-READY = [
-    x for x in map(models.__dict__.get, models.__all__)
-    if isinstance(x, type) and issubclass(x, System) and not inspect.isabstract(x)
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", READY)
-def test_rows_of_models_are_those_of_xla(kind):
-    system = kind()
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_of_models_are_those_of_xla(name):
+    system = get_model(name).system()
     labels = system.labels()
     n, r = len(labels.coordinates), len(labels.actuators)
     q = jnp.asarray(RNG.uniform(0.2, 0.8, (5, n)))
