@@ -1,7 +1,8 @@
 """How well a model predicts records that it was not fitted to: nothing is estimated but starts."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import diffrax
@@ -283,7 +284,7 @@ class _Windows:
         parts, t = self.model.parts(self.unknowns, given), float(one.ts[at[0]])
         near, free, _, project, origin = node(parts, t, guess)
         if with_own:
-            moves = scipy.linalg.block_diag(free.moves, np.eye(own.size))
+            moves: Any = scipy.linalg.block_diag(free.moves, np.eye(own.size))
             prior = np.zeros((moves.shape[1],) * 2)
         else:
             moves = np.concatenate([free.moves, np.zeros((own.size, free.moves.shape[1]))])
@@ -331,7 +332,9 @@ class _Windows:
         what = f"validate: the start of experiment {label(i, one)} is"
         return parts.as_state(start(parts.declaration) if callable(start) else start, what)
 
-    def _walk(self, own: list[np.ndarray], *, with_own: bool):
+    def _walk(
+        self, own: list[np.ndarray], *, with_own: bool
+    ) -> Iterator[tuple[int, Batch, int, Any]]:
         """All windows in turn: records, batch, fitted coordinates, Jacobian, predictions."""
         guesses = [self._first_guess(i) for i in range(len(self.experiments))]
         for k in range(max(len(x) for x in self.parts)):
@@ -407,7 +410,8 @@ class _Fitted(NamedTuple):
 def _fitted(model: MeasurementModel, unknowns: Unknowns, batch: Batch, weights) -> _Fitted:
     """Starts of all runs by the method of Levenberg and Marquardt, each for itself."""
     runs, d = batch.runs.moves.shape[0], batch.runs.moves.shape[2]
-    z, damping = np.zeros((runs, d)), np.full(runs, _DAMPING)
+    damping: np.ndarray = np.full(runs, _DAMPING)
+    z: Any = np.zeros((runs, d))
     residuals, jac, values, states = _at(model, unknowns, batch, weights, z)
     for _ in range(_STEPS):
         squares = np.einsum("rmi,rmj->rij", jac, jac)
@@ -419,14 +423,8 @@ def _fitted(model: MeasurementModel, unknowns: Unknowns, batch: Batch, weights) 
         with np.errstate(over="ignore"):
             cost, new = (np.sum(np.asarray(x) ** 2, axis=1) for x in (residuals, trial[0]))
         better = np.isfinite(new) & ((new < cost) | ~np.isfinite(cost))
-        pick = lambda a, b, better=better: np.where(  # noqa: E731
-            better.reshape(-1, *[1] * (np.ndim(a) - 1)), b, a
-        )
-        z, residuals, jac, values = (
-            pick(a, b)
-            for a, b in zip((z, residuals, jac, values), (z + steps, *trial[:3]), strict=True)
-        )
-        states = jax.tree.map(pick, states, trial[3])
+        kept, tried = (z, residuals, jac, values, states), (z + steps, *trial)
+        z, residuals, jac, values, states = jax.tree.map(partial(_chosen, better), kept, tried)
         damping = np.where(better, damping / 10, damping * 10)
         moved = np.einsum("ri,rij,rj->r", steps, squares, steps)
         small = moved <= _SMALL**2 * np.maximum(cost / max(residuals.shape[1], 1), 1e-300)
@@ -435,9 +433,14 @@ def _fitted(model: MeasurementModel, unknowns: Unknowns, batch: Batch, weights) 
     return _Fitted(z, jac, values, states)
 
 
-def _at(model, unknowns, batch, weights, z):
+def _chosen(better: np.ndarray, kept, tried) -> np.ndarray:
+    """Of each run what was tried where that is better, else what it had."""
+    return np.where(better.reshape(-1, *[1] * (np.ndim(kept) - 1)), tried, kept)
+
+
+def _at(model, unknowns, batch, weights, z) -> tuple[Any, Any, Any, Any]:
     residuals, jac, values, states = _linearized(model, unknowns, batch, weights, jnp.asarray(z))
-    finite = np.isfinite(np.asarray(residuals)).all(axis=1)
+    finite: Any = np.isfinite(np.asarray(residuals)).all(axis=1)
     residuals = np.where(finite[:, None], residuals, np.inf)
     jac = np.where(finite[:, None, None] & np.isfinite(jac), jac, 0.0)
     return residuals, jac, np.asarray(values), jax.tree.map(np.asarray, states)
