@@ -1,6 +1,7 @@
 """Predictions of records that a model was not fitted to, against motions in closed form."""
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +32,7 @@ def record(x0=1.0, zero=0.0, name="", ts=TIMES):
 
 
 def validated(params, experiments, channels=CHANNELS, **options):
-    settings = {"horizon": 1.0, "past": 0.25, "dt": 0.05} | options
+    settings: dict[str, Any] = {"horizon": 1.0, "past": 0.25, "dt": 0.05} | options
     return validate(build, params, experiments, channels=channels, **settings)
 
 
@@ -82,7 +83,8 @@ def test_a_summary_and_a_picture_compare_models(found):
     assert ahead.get_xlabel() == "time ahead [s]"
     assert ahead.get_ylabel() == "place [m]"
     assert [x.get_label() for x in ahead.get_lines()] == ["right", "wrong"]
-    np.testing.assert_allclose(each.get_lines()[1].get_ydata(), found[1].rms("place"))
+    shown = np.asarray(each.get_lines()[1].get_ydata())
+    np.testing.assert_allclose(shown, found[1].rms("place"))
     assert len(plot_predictions(found[0]).axes) == 2
     other = dataclasses.replace(found[0], records=("a",))
     with pytest.raises(ValueError, match="'wrong' has 1 records, 'right' 2; compare models on"):

@@ -114,7 +114,7 @@ def test_robot_descriptions_with_loops_are_seen_where_their_joints_are_cut():
     path = Path(__file__).parents[1] / "data" / "robots" / "gripper.urdf"
     found = read_surfaces(path, cuts=("left pin", "right pin"))
     links = ET.parse(path).getroot().findall("link")
-    seen = sorted(x.get("name") for x in links for _ in x.findall("visual"))
-    assert seen == sorted(x.body for x in found) != []
+    seen = sorted(str(x.get("name")) for x in links for _ in x.findall("visual"))
+    assert seen == sorted(str(x.body) for x in found) != []
     with pytest.raises(ValueError, match="cuts are joints of a robot description"):
         read_surfaces(SHAPES, cuts="C")
