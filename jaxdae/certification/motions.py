@@ -245,13 +245,13 @@ def growth(run: SeenRun, again: Callable[[Any, Any], Any]) -> Growth | None:
     # At a row between the times of one event in both runs the distance is that of a jump.
     padded = np.concatenate([distance[:1], distance, distance[-1:]])
     steady = np.min([padded[:-2], padded[1:-1], padded[2:]], axis=0)
-    grown = np.log10(np.maximum(steady / distance[0], 1e-300))
+    lost = np.log10(np.maximum(steady / distance[0], 1e-300))
     digits, elapsed = -np.log10(epsilon), np.abs(ts - ts[0])
-    over = np.flatnonzero(grown > digits / 2)
+    over = np.flatnonzero(lost > digits / 2)
     horizon = float(elapsed[over[0]] if over.size else elapsed[-1])
-    half = (elapsed >= elapsed[-1] / 2) & (grown < 0.6 * digits)
-    rate = np.polyfit(elapsed[half], grown[half] * np.log(10), 1)[0] if half.sum() > 2 else np.nan
-    return Growth(max(float(grown.max()), 0.0), float(rate), horizon, float(digits))
+    half = (elapsed >= elapsed[-1] / 2) & (lost < 0.6 * digits)
+    rate = np.polyfit(elapsed[half], lost[half] * np.log(10), 1)[0] if half.sum() > 2 else np.nan
+    return Growth(max(float(lost.max()), 0.0), float(rate), horizon, float(digits))
 
 
 def _sizes(leaves: Sequence[Any]) -> list[np.ndarray]:

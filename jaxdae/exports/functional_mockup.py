@@ -279,10 +279,10 @@ def _parameters(programs: MockupPrograms) -> list[Variable]:
         held = isinstance(part, HeldInput)
         for path, x in jax.tree_util.tree_leaves_with_path(eqx.filter(part, eqx.is_array)):
             if held:
-                whole = len(path) == 1 and x.ndim <= 1
+                single = len(path) == 1 and x.ndim <= 1
                 each = (
                     _inputs(system, x)
-                    if whole
+                    if single
                     else variables.entries(
                         Described(
                             variables.in_declaration("u", part.u, path[1:])[0], "control input"

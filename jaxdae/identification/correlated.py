@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxdae.identification.linearization import Group, Linearization
+from jaxdae.identification.linearization import Group, LinearizedFit
 from jaxdae.identification.losses import Loss, SQUARES
 from jaxdae.identification.uncertainty import Basis, basis_of, Explained, seen_columns
 
@@ -77,7 +77,7 @@ def autocorrelation_of(
     return found
 
 
-def neighbouring_correlation(found: Linearization) -> float:
+def neighbouring_correlation(found: LinearizedFit) -> float:
     """Of the residuals of all channels together, between 0 and 0.98."""
     product = square = 0.0
     for g in found.groups:
@@ -98,7 +98,7 @@ class RobustErrors(NamedTuple):
 
 
 def robust_errors(
-    found: Linearization,
+    found: LinearizedFit,
     units: np.ndarray,
     slopes: Float[np.ndarray, "k p"],
     classical: Float[np.ndarray, "k k"],
@@ -187,7 +187,7 @@ class _Cluster(NamedTuple):
 
 
 def _clustered(
-    found: Linearization, basis: Basis, slopes: np.ndarray, blocks: int
+    found: LinearizedFit, basis: Basis, slopes: np.ndarray, blocks: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """What each cluster adds to the functions, `(clusters, k)`; degrees of freedom of the sums."""
     to_values, made, first = slopes @ basis.shared_map, [], 0

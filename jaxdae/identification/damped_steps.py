@@ -9,7 +9,7 @@ from jaxdae.identification.linearization import (
     Directions,
     directions,
     Group,
-    Linearization,
+    LinearizedFit,
     moved_along,
     triangle,
 )
@@ -19,7 +19,7 @@ from jaxdae.identification.linearization import (
 _UNDAMPED = 1e-12
 
 
-class Step(NamedTuple):
+class DampedStep(NamedTuple):
     """A change of the unknowns, and what it promises."""
 
     change: np.ndarray  # shape `(unknowns,)`
@@ -49,7 +49,7 @@ class Compressed(NamedTuple):
     rest: np.ndarray  # `[A r]`, all rows that no start is in
 
     @classmethod
-    def of(cls, found: Linearization) -> "Compressed":
+    def of(cls, found: LinearizedFit) -> "Compressed":
         """Along directions that keep gaps closed."""
         p = found.prior_slopes.shape[1]
         blocks, rest = [], [np.column_stack([found.prior_slopes, found.priors])]
@@ -61,7 +61,7 @@ class Compressed(NamedTuple):
             rest.append(rows[:, d:, d:].reshape(-1, p + 1))
         return cls(found.unknowns, blocks, triangle(np.concatenate(rest)))
 
-    def step(self, scale: np.ndarray, damping: float = _UNDAMPED) -> Step:
+    def step(self, scale: np.ndarray, damping: float = _UNDAMPED) -> DampedStep:
         """The step that is best, damped.
 
         Args:
@@ -102,7 +102,7 @@ class Compressed(NamedTuple):
                 own = np.einsum("edj,ej->ed", block.along.by_own, own)
                 own = own + block.along.by_shared @ change[:p]
             change[entries] = own
-        return Step(change, decrease)
+        return DampedStep(change, decrease)
 
 
 def _decrease(residuals: np.ndarray, moved: np.ndarray) -> float:

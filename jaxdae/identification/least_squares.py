@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.identification.correlated import neighbouring_correlation
-from jaxdae.identification.damped_steps import Compressed, Step
+from jaxdae.identification.damped_steps import Compressed, DampedStep
 from jaxdae.identification.fit import Fit, Predictions, Samples
 from jaxdae.identification.linearization import (
     evaluate,
     Evaluation,
-    Linearization,
     linearizations,
+    LinearizedFit,
     moved_along,
 )
 from jaxdae.identification.losses import Loss, SQUARES
@@ -148,7 +148,7 @@ class _Search:
     """
 
     def __init__(
-        self, fit: Fit, counts: SampleCounts, x, found: Linearization, noise, steps: int, loss: Loss
+        self, fit: Fit, counts: SampleCounts, x, found: LinearizedFit, noise, steps: int, loss: Loss
     ):  # fmt: skip
         self.fit, self.counts, self.most_steps, self.loss = fit, counts, steps, loss
         self.x, self.found, self.noise = x, found, noise
@@ -171,7 +171,7 @@ class _Search:
         """Whether gaps have their last weight."""
         return self.stage == len(self.stages) - 1
 
-    def take(self, found: Linearization, trial: np.ndarray) -> bool:
+    def take(self, found: LinearizedFit, trial: np.ndarray) -> bool:
         """Whether the trial point is accepted, of which the residuals are given."""
         self.steps += 1
         cost = self._cost(found) if found.finite else np.inf
@@ -208,7 +208,7 @@ class _Search:
             self._end_early()
         return good
 
-    def _cost(self, found: Linearization) -> float:
+    def _cost(self, found: LinearizedFit) -> float:
         return self.loss.cost(found.weighted(self.noise, self.weight))
 
     def _arrived(self, *, over: bool = False) -> None:
@@ -289,10 +289,10 @@ class _Search:
         units = np.where(free, 1.0 / np.where(free, norms, 1.0), 0.0)
         self.decrease = self.compressed.step(units).decrease
 
-    def _seen(self, weighted: Linearization) -> np.ndarray:
+    def _seen(self, weighted: LinearizedFit) -> np.ndarray:
         return seen_columns(weighted, self.fit.units(self.x))
 
-    def _pressed(self, weighted: Linearization) -> np.ndarray:
+    def _pressed(self, weighted: LinearizedFit) -> np.ndarray:
         """Which unknowns are so near to a bound that the way to it lowers chi-square by nothing.
 
         The sum of squares falls towards the bound, by its slope in the unconstrained number at
@@ -315,7 +315,7 @@ class _Search:
 
     def _aim(self) -> None:
         if not self.done:
-            self.step: Step = self.compressed.step(self.scaling, self.damping)
+            self.step: DampedStep = self.compressed.step(self.scaling, self.damping)
             self.trial = self.x + self.step.change
 
     def result(self) -> dict[str, Any]:

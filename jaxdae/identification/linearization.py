@@ -127,7 +127,7 @@ class Group(NamedTuple):
         return self.rows != OF_GAP
 
 
-class Linearization(NamedTuple):
+class LinearizedFit(NamedTuple):
     """Residuals and derivatives of one fit."""
 
     groups: list[Group]
@@ -154,7 +154,7 @@ class Linearization(NamedTuple):
         """Residuals of the gaps."""
         return np.concatenate([g.value[:, ~g.samples].ravel() for g in self.groups])
 
-    def weighted(self, noise: np.ndarray, weight: float) -> "Linearization":
+    def weighted(self, noise: np.ndarray, weight: float) -> "LinearizedFit":
         """In units of noise levels, one for each channel, and with a weight of the gaps."""
         groups = []
         for g in self.groups:
@@ -198,7 +198,7 @@ class Linearization(NamedTuple):
             parts = (np.einsum("em,emp->p", g.value, g.shared) for g in self.groups)
             return sum(parts, self.priors @ self.prior_slopes)
 
-    def closed(self) -> "Linearization":
+    def closed(self) -> "LinearizedFit":
         """Residuals by what is left when later starts follow from closed gaps."""
         groups = []
         for g in moved_along(self).groups:
@@ -242,7 +242,7 @@ def directions(group: Group) -> Directions | None:
     return Directions(by_shared, by_own)
 
 
-def moved_along(found: Linearization) -> Linearization:
+def moved_along(found: LinearizedFit) -> LinearizedFit:
     """Derivatives along `directions`: a small change of a parameter alone would open gaps."""
     groups = []
     for g in found.groups:
@@ -261,7 +261,7 @@ class _Form(NamedTuple):
     runs: tuple[tuple[int, int], ...]
 
 
-def linearizations(fit: Fit, evaluation: Evaluation) -> list[Linearization]:
+def linearizations(fit: Fit, evaluation: Evaluation) -> list[LinearizedFit]:
     """The residuals of each fit, record by record."""
     evaluation = jax.tree.map(np.asarray, evaluation._replace(runs=[
         r._replace(made=None) for r in evaluation.runs
@@ -278,7 +278,7 @@ def linearizations(fit: Fit, evaluation: Evaluation) -> list[Linearization]:
     for i in range(many):
         pairs = zip(forms.values(), layouts, strict=True)
         result.append(
-            Linearization(
+            LinearizedFit(
                 [_group(fit, evaluation.runs, i, found, layout) for found, layout in pairs],
                 np.asarray(evaluation.priors[0][i], float),
                 np.asarray(evaluation.priors[1][i], float),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxdae.identification.linearization import Linearization
+from jaxdae.identification.linearization import LinearizedFit
 from jaxdae.identification.uncertainty import (
     kept_entries,
     Sensitivity,
@@ -70,12 +70,12 @@ class Loss(NamedTuple):
             return residuals
         return residuals * self._shape.weight((residuals / self.scale) ** 2)
 
-    def beyond(self, found: Linearization) -> int:
+    def beyond(self, found: LinearizedFit) -> int:
         """Number of samples further from the model than the scale, which count less."""
         far = (np.sum(np.abs(g.value[:, g.rows >= 0]) > self.scale) for g in found.groups)
         return int(sum(far)) if self.robust else 0
 
-    def cost(self, found: Linearization) -> float:
+    def cost(self, found: LinearizedFit) -> float:
         """The sum, with the squares of all that are no samples.
 
         Args:
@@ -90,7 +90,7 @@ class Loss(NamedTuple):
                 total += float(np.sum(np.where(g.rows >= 0, lost, g.value**2)))
         return total
 
-    def rows(self, found: Linearization, *, least: float = _OF_STEPS) -> Linearization:
+    def rows(self, found: LinearizedFit, *, least: float = _OF_STEPS) -> LinearizedFit:
         r"""Rows whose squares have the gradient and the curvature of the loss.
 
         `sqrt(psi') J` and `psi / sqrt(psi')` [TriggsEtAl2000, section 4.3]: their product is the
@@ -109,11 +109,11 @@ class Loss(NamedTuple):
 
         return _by_samples(found, changed) if self.robust else found
 
-    def rows_of_errors(self, found: Linearization) -> Linearization:
+    def rows_of_errors(self, found: LinearizedFit) -> LinearizedFit:
         """As `rows`, with the curvature itself, of which errors are made."""
         return self.rows(found, least=_OF_ERRORS)
 
-    def sensitivity(self, found: Linearization, units: np.ndarray, samples: int) -> Sensitivity:
+    def sensitivity(self, found: LinearizedFit, units: np.ndarray, samples: int) -> Sensitivity:
         r"""As `uncertainty.sensitivity`, with the covariance of an estimate by this loss.
 
             (J^T diag(psi') J)^{-1} J^T diag(psi^2) J (J^T diag(psi') J)^{-1} n / (n - p)
@@ -155,7 +155,7 @@ def loss_of(name: Any, scale: Any) -> Loss:
     return Loss(name, float(scale))
 
 
-def _by_samples(found: Linearization, change: Callable) -> Linearization:
+def _by_samples(found: LinearizedFit, change: Callable) -> LinearizedFit:
     """With other residuals of the samples, and with factors of their derivatives."""
     groups = []
     for g in found.groups:

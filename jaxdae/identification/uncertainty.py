@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxdae.identification.fit import Fit
-from jaxdae.identification.linearization import Linearization, triangle
+from jaxdae.identification.linearization import LinearizedFit, triangle
 
 # Sensitivities are exact to round-off, which fixed steps multiply; below this part of the largest
 # (of columns of length one) a singular value is zero.
@@ -38,13 +38,13 @@ class Sensitivity(NamedTuple):
         return self.sizes.size - self.unseen.shape[1]
 
 
-def seen_columns(found: Linearization, units: np.ndarray) -> Bool[np.ndarray, " p"]:
+def seen_columns(found: LinearizedFit, units: np.ndarray) -> Bool[np.ndarray, " p"]:
     """Which unknowns change a residual by more than round-off, beside the `units` of each."""
     effects = found.largest() * units
     return effects > ROUND_OFF[found.precision.itemsize] * effects.max(initial=0.0)
 
 
-def sensitivity(found: Linearization, units: np.ndarray) -> Sensitivity:
+def sensitivity(found: LinearizedFit, units: np.ndarray) -> Sensitivity:
     r"""Covariance `(J^T J)^{-1}` by the singular values of `J` with columns of length one.
 
     Directions whose singular value vanishes to round-off are not identifiable: the data say
@@ -67,7 +67,7 @@ def sensitivity(found: Linearization, units: np.ndarray) -> Sensitivity:
     return Sensitivity(covariance, right[~good].T, sizes, values)
 
 
-def kept_entries(found: Linearization) -> Bool[np.ndarray, " p"]:
+def kept_entries(found: LinearizedFit) -> Bool[np.ndarray, " p"]:
     """Which unknowns residuals depend on, when later starts follow from closed gaps."""
     kept = np.zeros(found.unknowns, bool)
     kept[: found.prior_slopes.shape[1]] = True
@@ -76,7 +76,7 @@ def kept_entries(found: Linearization) -> Bool[np.ndarray, " p"]:
     return kept
 
 
-def triangular(found: Linearization) -> Float[np.ndarray, "k p"]:
+def triangular(found: LinearizedFit) -> Float[np.ndarray, "k p"]:
     """A matrix of few rows with the products of the Jacobian's columns."""
     p = found.prior_slopes.shape[1]
     parts, last = [], [found.prior_slopes]
@@ -161,7 +161,7 @@ class Basis(NamedTuple):
     shared_map: Float[np.ndarray, "p k"]
 
 
-def basis_of(found: Linearization, seen: np.ndarray) -> Basis:
+def basis_of(found: LinearizedFit, seen: np.ndarray) -> Basis:
     """By the starts of each record first, then by what all share, of unknowns that are `seen`."""
     p = found.prior_slopes.shape[1]
     norms = found.norms()
@@ -185,7 +185,7 @@ def basis_of(found: Linearization, seen: np.ndarray) -> Basis:
 
 
 def estimated_noise(
-    fit: Fit, found: Linearization, counts: SampleCounts, noise: np.ndarray, units: np.ndarray
+    fit: Fit, found: LinearizedFit, counts: SampleCounts, noise: np.ndarray, units: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     r"""Noise levels from the residuals of a fit, each channel by its own degrees of freedom.
 
@@ -212,7 +212,7 @@ def estimated_noise(
     return np.where(counts.unknown_noise & free & (level > 0), level, noise), freedom
 
 
-def channel_squares(found: Linearization, channels: int) -> Float[np.ndarray, " channels"]:
+def channel_squares(found: LinearizedFit, channels: int) -> Float[np.ndarray, " channels"]:
     """Sums of the squares of residuals of the samples of each channel."""
     squares = np.zeros(channels)
     for g in found.groups:
@@ -222,7 +222,7 @@ def channel_squares(found: Linearization, channels: int) -> Float[np.ndarray, " 
 
 
 def channel_freedom(
-    found: Linearization, counts: SampleCounts, units: np.ndarray
+    found: LinearizedFit, counts: SampleCounts, units: np.ndarray
 ) -> Float[np.ndarray, " channels"]:
     """Samples of each channel less the parameters that they determine; arguments as above."""
     taken = np.zeros(counts.samples.size)

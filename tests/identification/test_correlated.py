@@ -12,7 +12,7 @@ import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, START
 from jaxdae.identification import Experiment, identify, Measurement
 from jaxdae.identification.correlated import autocorrelation_of, robust_errors
-from jaxdae.identification.linearization import Group, Linearization
+from jaxdae.identification.linearization import Group, LinearizedFit
 
 RHO = 0.9
 GUESS = {"stiffness": jaxdae.tuning.Positive(3.9), "damping": jnp.array(0.22)}
@@ -43,7 +43,7 @@ def records(count, n, starts, channels=1):
         slopes[..., 0], slopes[..., :2], slopes[..., 2 : 2 + d], entries, np.zeros(d, bool),
         rows, places, tuple(range(count)),
     )  # fmt: skip
-    return Linearization([group], np.zeros(0), np.zeros((0, 2)), 2 + count * d, np.dtype(float))
+    return LinearizedFit([group], np.zeros(0), np.zeros((0, 2)), 2 + count * d, np.dtype(float))
 
 
 def dense(found):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxdae.identification.damped_steps import Compressed
-from jaxdae.identification.linearization import Group, Linearization
+from jaxdae.identification.linearization import Group, LinearizedFit
 
 
 def linearization(rng, forms, p=3):
@@ -18,7 +18,7 @@ def linearization(rng, forms, p=3):
         nodes, rows, members = np.zeros(d, bool), np.zeros(m, int), tuple(range(records))
         groups.append(Group(value, shared, own, entries, nodes, rows, np.arange(m), members))
     priors, slopes = rng.normal(size=2), rng.normal(size=(2, p))
-    return Linearization(groups, priors, slopes, used, np.dtype(float))
+    return LinearizedFit(groups, priors, slopes, used, np.dtype(float))
 
 
 def dense(found):

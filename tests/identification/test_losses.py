@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, record, START, TIMES
 from jaxdae.identification import Experiment, identify, Measurement, posterior, Prior, UnknownStart
-from jaxdae.identification.linearization import Group, Linearization, OF_START
+from jaxdae.identification.linearization import Group, LinearizedFit, OF_START
 from jaxdae.identification.losses import Loss
 
 SIGMA = 0.02
@@ -142,7 +142,7 @@ def test_rows_have_the_gradient_of_the_cost(name):
         3 * rng.normal(size=(2, 6)), shared, own, np.array([[3], [4]]), np.zeros(1, bool), rows,
         np.array([0, 1, 0, 1, 2, -1]), (0, 1),
     )  # fmt: skip
-    found = Linearization([group], rng.normal(size=1), rng.normal(size=(1, 3)), 5, np.dtype(float))
+    found = LinearizedFit([group], rng.normal(size=1), rng.normal(size=(1, 3)), 5, np.dtype(float))
 
     def cost(x):
         value = group.value + shared @ x
