@@ -88,8 +88,8 @@ class Evaluator:
     # Evaluations, each with what it asks of the runs.
 
     def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, Any, list[SeenRun]]:
-        """Values, their type, and the runs that were made for them."""
-        with observing(Observation(sees=True)) as seen:
+        """Values, their type, and the runs that were made for them, as those of derivatives are."""
+        with observing(Observation(sees=True, perturbed=True)) as seen:
             value = jax.block_until_ready(self._values(self.tree(x)))
         return np.asarray(value, float), value.dtype, seen
 

@@ -180,7 +180,7 @@ class Examination:
             return
         duration = lambda x: abs(float(x.trajectory.final_time) - float(x.problem.times.start))  # noqa: E731
         longest = max(known, key=duration)
-        with observing(Observation(sees=True)):
+        with observing(Observation(sees=True, perturbed=True)):
             self.growth = motions.growth(longest, integrated)
         self.evaluations += 1
         if self.growth is None:

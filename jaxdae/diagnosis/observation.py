@@ -32,12 +32,14 @@ class Observation(NamedTuple):
         backend: that makes them; `None` for the one that was asked for.
         mode: of the derivatives, "forward" or "reverse", which adjoints have to be capable of.
         tolerance: factor of the tolerances of adaptive steps.
+        perturbed: whether adaptive steps are those of runs that are differentiated.
     """
 
     sees: bool = False
     backend: str | None = None
     mode: str | None = None
     tolerance: float = 1.0
+    perturbed: bool = False
 
 
 class SeenRun(NamedTuple):

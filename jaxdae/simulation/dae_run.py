@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.simulation import backends, segments
 from jaxdae.simulation.dae_problem import DAEProblem
-from jaxdae.simulation.problem import Integration, Method, Solution
+from jaxdae.simulation.problem import as_examined, Integration, Method, Solution
 from jaxdae.simulation.run import all_finite, backend_of, marked, PLAIN, solution
 from jaxdae.simulation.saving import column, is_end
 from jaxdae.solvers.rodas5p import Rodas5P
@@ -26,6 +26,7 @@ def run_dae(problem: DAEProblem, method: Method) -> Solution:
     Raises:
         BackendError: when the native backend is asked for by name and cannot serve.
     """
+    method = as_examined(method)
     backend, events = backend_of(method.backend), None
     start = problem.state
     if isinstance(method.solver, Rodas5P):

@@ -57,6 +57,7 @@ class NativeBackend(AbstractBackend):
         plan, numbers = planned(problem, method, sub, y0)
         with _LOCK:  # JAX may trace in several threads
             run = _INTEGRATIONS.get(plan.key(), (plan.static, plan.solver), plan.integration)
+        run = run.with_derivative() if method.perturbed else run
         sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
         asked = _increasing(times, plan, sub, sign, method.stepsize_controller)
         rows, final, *more = integrate(run, *numbers, asked)

@@ -14,6 +14,7 @@ from jaxdae.kernels.integration.run import KernelRun
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.grid import Grid, ToKnownEnds
 from jaxdae.solvers.monitored import solve_until
+from jaxdae.solvers.perturbation import PerturbedSteps, tolerances
 
 # What derivatives of a mode go through; `DirectAdjoint` has all of them, but takes more time.
 _ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
@@ -44,14 +45,17 @@ def plain_run(
         times, ends = _times(run, list(values[count:]), s)
         args, controller, event = parts(parameters)
         if ends is not None:
-            steps, jumps = (s * x for x in jumps_of(ends))
+            ends, jumps = (s * x for x in jumps_of(ends))
             if isinstance(controller, ToKnownEnds):
-                controller = Grid(steps)
+                controller = Grid(ends)
             else:
-                controller = diffrax.ClipStepSizeController(controller, steps, jumps)
+                controller = diffrax.ClipStepSizeController(controller, ends, jumps)
+        # Rows at the steps are those of the kernel's.
+        perturbed = run.adaptive and not run.saving.every and tolerances(controller) is not None
+        steps = PerturbedSteps(solver, controller) if perturbed else solver
         adjoint = _ADJOINTS.get(mode, diffrax.DirectAdjoint)()
         result, misfit = solve_until(
-            event, s, term_of(solver), solver, times.start, times.end, times.first_step,
+            event, s, term_of(solver), steps, times.start, times.end, times.first_step,
             run.problem.unravel(y), args=args, saveat=_saveat(run, times.saved), adjoint=adjoint,
             stepsize_controller=controller if times.grid is None else Grid(times.grid),
             max_steps=run.max_steps, throw=False,

@@ -16,6 +16,7 @@ from jaxdae.simulation.saving import with_end
 from jaxdae.solvers.counted import counted, Counting
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.monitored import solve_until
+from jaxdae.solvers.perturbation import PerturbedSteps, tolerances
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import SampledEnds, with_clocks
 
@@ -34,6 +35,37 @@ class PlainBackend(AbstractBackend):
         del formulation, method
 
     def solve(self, problem: Any, method: Method, y0) -> Integration:
+        suited = type(method.adjoint) in _HAND_ON_STATES
+        if method.perturbed or not (suited and _can_be_perturbed(problem, method)):
+            return self._solve(problem, method, y0)
+        return self._differentiable(problem, method, y0)
+
+    def _differentiable(self, problem: Any, method: Method, y0) -> Integration:
+        """A run whose steps, where it is differentiated, suit the derivatives as well."""
+        kept = []
+
+        def arrays(problem, method, y0):
+            """Those of the result: a rule of derivatives has no others."""
+            result, rest = eqx.partition(self._solve(problem, method, y0), eqx.is_array)
+            kept.append(rest)
+            return result
+
+        def perturbed(problem, method, y0):
+            return arrays(problem, method._replace(perturbed=True), y0)
+
+        solve = eqx.filter_custom_jvp(arrays)
+
+        @solve.def_jvp
+        def _(primals, tangents):
+            try:
+                return eqx.filter_jvp(perturbed, primals, tangents)
+            except TypeError:  # a rule in it has a derivative in reverse mode alone
+                return eqx.filter_jvp(arrays, primals, tangents)
+
+        result = solve(problem, method, y0)
+        return eqx.combine(result, kept[-1])
+
+    def _solve(self, problem: Any, method: Method, y0) -> Integration:
         times, solver, parts = problem.times, method.solver, problem.parts
         if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
             stepping = parts_of(solver).method
@@ -47,11 +79,14 @@ class PlainBackend(AbstractBackend):
         if counting is not None:
             control = Counting(control)
             saveat = eqx.tree_at(lambda x: x.controller_state, saveat, True)
+        steps = solver if counting is None else counting
+        if method.perturbed and _can_be_perturbed(problem, method):
+            steps = PerturbedSteps(steps, control)
         solution, misfit = solve_until(
             problem.event,
             jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype),
             problem.term_of(solver),
-            solver if counting is None else counting,
+            steps,
             times.start,
             times.end,
             times.first_step,
@@ -80,6 +115,14 @@ class PlainBackend(AbstractBackend):
         # A start that is not finite is the final state as well.
         result = jax.eval_shape(function, *row, parts)
         return lambda t, y: with_nan_safe_derivative(function, result, t, y, parts)
+
+
+def _can_be_perturbed(problem, method: Method) -> bool:
+    """Whether steps are adaptive, and held to a tolerance."""
+    times = problem.times
+    control = step_control(method.stepsize_controller, times)
+    quiet = isinstance(method.meter, diffrax.NoProgressMeter)
+    return times.grid is None and quiet and tolerances(control) is not None
 
 
 def step_control(asked, times: Times) -> Any:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.checks import are_known
+from jaxdae.checks import are_known, EXAMINATION
 from jaxdae.control.base import control_input
 from jaxdae.events.crossings import FirstCrossing
 from jaxdae.events.declaration import Event
@@ -167,6 +167,8 @@ class Method(NamedTuple):
         reset_tolerance: largest constraint residual behind a reset, relative to
             `1 + max |q|, |v|`; `None` allows any.
         structure: zeros and ones of the system that kernels may take for constants.
+        perturbed: whether adaptive steps suit derivatives of the motion as well, as they do where
+            it is differentiated (`solvers/perturbation.py`).
     """
 
     solver: diffrax.AbstractSolver
@@ -187,6 +189,13 @@ class Method(NamedTuple):
     max_events: int = MAX_EVENTS
     reset_tolerance: Any = None
     structure: tuple["Structure", ...] = ()
+    perturbed: bool = False
+
+
+def as_examined(method: Method) -> Method:
+    """A method as an examination of derivatives asks for it, if there is one."""
+    asked = EXAMINATION.value
+    return method if asked is None or not asked.perturbed else method._replace(perturbed=True)
 
 
 class Structure(NamedTuple):

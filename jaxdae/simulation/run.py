@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxdae.formulations.base import holding_rank, solves
 from jaxdae.simulation import backends, segments
 from jaxdae.simulation.plain import PlainBackend
-from jaxdae.simulation.problem import Integration, Method, Problem, Solution
+from jaxdae.simulation.problem import as_examined, Integration, Method, Problem, Solution
 from jaxdae.simulation.saving import column, is_plain, is_sub
 from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import Power, State, System
@@ -45,6 +45,7 @@ def run(problem: Problem, method: Method) -> Solution:
     Raises:
         BackendError: when the native backend is asked for by name and cannot serve.
     """
+    method = as_examined(method)
     system, formulation, _, state, times, _, _ = problem
     formulation = holding_rank(formulation, system, times.start, state)
     begun = problem._replace(formulation=formulation)

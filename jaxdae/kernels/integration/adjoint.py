@@ -85,7 +85,7 @@ class _Adjoint:
         problem = run.problem
         self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
         self.n, self.extended = problem.states, _extended(run)
-        self.start = LaneInputs(lanes, problem, ranks, active)
+        self.start = LaneInputs(lanes, problem, ranks, active, run.stepped)
         count = len(self.start.arrays) + run.times
         self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
         self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)

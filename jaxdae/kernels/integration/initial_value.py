@@ -20,6 +20,7 @@ from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
 from jaxdae.kernels.tracing.reverse import reverse
 from jaxdae.kernels.tracing.subprograms import call, ConditionalCall, Shared, Subprogram
 from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOperationError
+from jaxdae.solvers.perturbation import perturbation, with_error_of_perturbation
 
 # States of up to this many numbers are kept in registers.
 _IN_REGISTERS = 8
@@ -191,6 +192,8 @@ class InitialValueProblem:
         self.dtype, self.ends, self.between = np.dtype(dtype), ends, between
         self.event, self.timing = event, timing
         self.primal = self if primal is None else primal
+        # Entries of the perturbation behind all others.
+        self.perturbing = 0
         self._made: dict[Any, Any] = {}
         self._subprograms: dict[str, Subprogram] = {}
 
@@ -295,6 +298,53 @@ class InitialValueProblem:
             tuple(x._replace(function=beside(x.function)) for x in self.ends),
             None if self.between is None else each_row, timing=self.timing,
         )  # fmt: skip
+
+    def perturbed(self) -> "InitialValueProblem":
+        """The problem of the states and, behind them, a perturbation that controls steps, too.
+
+        Derivatives of the states that are among them have no part in the perturbation.
+
+        Raises:
+            UnsupportedOperationError: for more states than a kernel has room for, or a method that
+                asks for derivatives itself.
+        """
+        numbers = self.states + self.primal.states
+        if numbers > 2 * _MOST_STATES:
+            raise UnsupportedOperationError(
+                f"{self.states} states with a perturbation are more than the {2 * _MOST_STATES} "
+                "numbers of a kernel."
+            )
+        return self.once("perturbed", self._perturbed)
+
+    def _perturbed(self) -> "InitialValueProblem":
+        primal, size, n = self.primal, self.states, self.primal.states
+        count = len(primal.parameters)
+        force = primal.moving.alone(perturbation(primal.moving.count, self.dtype))
+
+        def beside(function: Callable, own: Callable, force) -> Callable:
+            def perturbed(t, y, *parameters):
+                one = lambda state: own(t, state, *parameters[:count])  # noqa: E731
+                moved = jax.jvp(one, (y[:n],), (y[size:],))[1] + force
+                return jnp.concatenate([function(t, y[:size], *parameters), moved])
+
+            return perturbed
+
+        def between(t1, t, y0, y1, y):
+            assert self.between is not None
+            return jnp.concatenate([self.between(t1, t, *(x[:size] for x in (y0, y1, y))), y[size:]])
+
+        ends = (
+            one._replace(function=beside(one.function, own.function, 0))
+            for one, own in zip(self.ends, primal.ends, strict=True)
+        )
+        result = InitialValueProblem(
+            beside(self.rhs, primal.rhs, force), size + n, self.parameters,
+            self.method if self.method.evaluates_only else _StepsPerturbed(self),
+            self.controller, self.unravel, self.dtype, primal, tuple(ends),
+            None if self.between is None else between, timing=self.timing,
+        )  # fmt: skip
+        result.perturbing = n
+        return result
 
     # What changes with state and time, and what is made of the parameters alone.
 
@@ -448,7 +498,7 @@ class InitialValueProblem:
         if entries <= _IN_REGISTERS:
             return function(*arguments)
         each = subprogram(
-            name, function, *arguments, wrt=wrt, entries=entries, made=self._subprograms
+            f"{name}_{entries}", function, *arguments, wrt=wrt, entries=entries, made=self._subprograms
         )
         return each(*arguments)[0]
 
@@ -563,6 +613,107 @@ class _StepsAlong(NamedTuple):
     def error_order(self) -> Any:
         """Order of the error estimate."""
         return self.base.method.error_order()
+
+
+class _StepsPerturbed(NamedTuple):
+    """Steps of states and a perturbation of them: those of a problem, and one differentiated.
+
+    Args:
+        problem: of the states alone, with derivatives behind them or without.
+    """
+
+    problem: InitialValueProblem
+
+    @property
+    def solver(self) -> Any:
+        """Of the steps themselves."""
+        return self.problem.method.solver
+
+    @property
+    def evaluates_only(self) -> bool:
+        """Whether steps evaluate the rate and nothing else: these do not."""
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a step depends on what the last one left."""
+        return self.problem.method.remembers
+
+    def carried(self, states: int) -> int:
+        """What steps of the problem are given, and derivatives of what those of states depend on."""
+        del states
+        return self.problem.carried + self.problem.primal.remembered
+
+    def dense_shape(self, states: int) -> tuple[int, ...]:
+        """Shape of what dense output is made of: that of the states alone."""
+        del states
+        return self.problem.method.dense_shape(self.problem.states)
+
+    def along(self, function: Callable, parameters, states, moves) -> Any:
+        """The derivative of a function `(parameters, *states)` of the primal along the states."""
+        some = parameters[: len(self.problem.primal.parameters)]
+        try:
+            return jax.jvp(lambda *x: function(some, *x), tuple(states), tuple(moves))[1]
+        except TypeError as error:  # of a function with a rule for the reverse mode alone
+            raise UnsupportedOperationError(
+                f"steps of {type(self.solver).__name__} have no derivative along directions: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
+
+    def begun(self, t0, y0, arguments) -> Any:
+        """What the first step is given."""
+        problem = self.problem
+        primal, size = problem.primal, problem.states
+        begun = _begun(problem, t0, y0[:size], arguments)
+        if not primal.remembered:
+            return begun
+        one = lambda some, y: _begun(primal, t0, y, some)  # noqa: E731
+        moved = self.along(one, arguments, [y0[: primal.states]], [y0[size:]])
+        return jnp.concatenate([begun, moved])
+
+    def step(self, t0, t1, y0, carry, arguments) -> StepResult:
+        """A step of the states, and of the perturbation."""
+        problem = self.problem
+        primal, size = problem.primal, problem.states
+        own = problem.carried
+        result = _step(problem, t0, t1, y0[:size], carry[:own], arguments)
+
+        def one(some, y, *carried):
+            step = _step(primal, t0, t1, y, carried[0] if carried else None, some)
+            return step.y1, step.error(), step.carry[: primal.remembered]
+
+        states, moves = [y0[: primal.states]], [y0[size:]]
+        if primal.remembered:
+            states.append(carry[: primal.remembered])
+            moves.append(carry[own:])
+        y1, error, left = self.along(one, arguments, states, moves)
+        return StepResult(
+            jnp.concatenate([result.y1, y1]),
+            lambda: jnp.concatenate([jnp.broadcast_to(result.error(), (size,)), error]),
+            jnp.concatenate([result.carry, left]),
+            result.dense,
+            result.counts,
+        )
+
+    def interpolate(self, t0, t1, y0, y1, dense, t) -> Any:
+        """Dense output of a step at time `t`; the perturbation is that of its end."""
+        size = self.problem.states
+        y = self.problem.method.interpolate(t0, t1, y0[:size], y1[:size], dense, t)
+        return jnp.concatenate([y, y1[size:]])
+
+    @property
+    def counts(self) -> bool:
+        """Whether steps tell what their iterations took."""
+        return self.problem.method.counts
+
+    def evaluations(self, dense: bool) -> int:
+        """Evaluations that are kept for an adjoint: none."""
+        del dense
+        return 0
+
+    def error_order(self) -> Any:
+        """Order of the error estimate."""
+        return self.problem.method.error_order()
 
 
 # Programs of steps, which the loops over steps call by their names.
@@ -752,6 +903,8 @@ def _derivable_rate(problem: InitialValueProblem, active, arguments, known) -> C
 
 def _begun(problem: InitialValueProblem, t0, y0, arguments) -> jax.Array:
     """What a step is given that follows no other one."""
+    if isinstance(problem.method, _StepsPerturbed):
+        return problem.method.begun(t0, y0, arguments)
     if not isinstance(problem.method, _StepsAlong):
         return problem.method.init(_rate(problem, arguments), t0, y0)
     base = problem.method.base
@@ -763,6 +916,8 @@ def _step(
     problem: InitialValueProblem, t0, t1, y0, carry, arguments, rate=None, active=None
 ) -> Any:
     """A step, at the end of which there is done what the problem says."""
+    if isinstance(problem.method, _StepsPerturbed):
+        return problem.method.step(t0, t1, y0, carry, arguments)
     if isinstance(problem.method, _StepsAlong):
         base = problem.method.base
 
@@ -920,9 +1075,14 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
     def advance(t0, t1, end, floor, control, y0, carry, *arguments):
         outcome = _step(problem, t0, t1, y0, carry, arguments)
         error = jnp.broadcast_to(outcome.error(), y0.shape)
-        error = jnp.where(jnp.isnan(error), jnp.inf, error)
-        before, after, error = (problem.unravel(x[:n]) for x in (y0, outcome.y1, error))
         controller, order = problem.controller(*arguments[:count]), problem.method.error_order()
+        size = problem.states - problem.perturbing
+        moved = tuple(x[size:] for x in (error, y0, outcome.y1))
+        before, after, error = (x[:n] for x in (y0, outcome.y1, error))
+        error = jnp.where(jnp.isnan(error), jnp.inf, error)
+        if problem.perturbing:
+            error = with_error_of_perturbation(error, before, after, moved, controller)
+        before, after, error = map(problem.unravel, (before, after, error))
         keep, t_next0, t_next1, _, state, result = controller.adapt_step_size(
             t0, t1, before, after, None, error, order, _unpacked(control[:own], shapes)
         )

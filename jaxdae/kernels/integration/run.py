@@ -62,6 +62,7 @@ class KernelRun(NamedTuple):
         strict: whether a derivative that no kernel has is refused instead.
         once: whether no kernel has its derivative, as it is computed beside one.
         counted: whether it says what its iterations took, if there are any.
+        perturbed: whether a perturbation controls adaptive steps, too (`solvers/perturbation.py`).
     """
 
     problem: InitialValueProblem
@@ -74,6 +75,12 @@ class KernelRun(NamedTuple):
     strict: bool = False
     once: bool = False
     counted: bool = False
+    perturbed: bool = False
+
+    @property
+    def stepped(self) -> InitialValueProblem:
+        """What is integrated, and the perturbation if there is one."""
+        return self.problem.perturbed() if self.perturbed else self.problem
 
     @property
     def counts_steps(self) -> bool:
@@ -85,6 +92,22 @@ class KernelRun(NamedTuple):
         """A rule of derivatives that a user has written, whose own derivative no kernel has."""
         result = self.problem.own_rules
         return f"{result[0]}, whose derivative is that of the plain program." if result else None
+
+    def with_derivative(self) -> "KernelRun":
+        """Itself with steps that suit derivatives as well, where they are adaptive.
+
+        The steps of the result and of its derivatives are the same.
+        """
+        if not self.adaptive or self.perturbed or self.problem.event is not None:
+            return self
+        if any(x.one_way for x in self.problem.own_rules):
+            return self
+        more = self._replace(perturbed=True)
+        try:
+            more.programs()
+        except UnsupportedOperationError:  # the steps are those of the states alone
+            return self
+        return more
 
     def beside_derivative(self) -> "KernelRun":
         """Itself, computed where its derivative is wanted, too."""
@@ -108,7 +131,7 @@ class KernelRun(NamedTuple):
         """What the loops over steps call."""
         if self.adaptive:
             return adaptive_step_programs(
-                self.problem, self.given_first, self.saving.times, self.step_ends
+                self.stepped, self.given_first, self.saving.times, self.step_ends
             )
         return fixed_step_programs(self.problem, self.saving.times)
 
@@ -276,8 +299,10 @@ def _moving(run: KernelRun, tangents):
 
 
 def _jvp(primals, tangents, *, run: KernelRun, axes: Axes):
-    result = native_integration.bind(*primals, run=run.beside_derivative(), axes=axes)
     active, timed = _moving(run, tangents)
+    if not timed:  # derivatives by times are those of the plain program
+        run = run.with_derivative()
+    result = native_integration.bind(*primals, run=run.beside_derivative(), axes=axes)
     if run.once:
         _step_aside(run, run.own_rule)
     ends_by_event = run.problem.event is not None
@@ -308,7 +333,7 @@ _DIRECTIONS, _STATES = 8, 512
 
 def _most_directions(run: KernelRun) -> int:
     numbers = run.problem.states + run.problem.remembered
-    return min(max(_STATES // numbers - 1, 1), _DIRECTIONS)
+    return min(max(_STATES // numbers - 1 - run.perturbed, 1), _DIRECTIONS)
 
 
 def _tangent_shapes(*arguments, run: KernelRun, axes: Axes, active, directions: int):
@@ -529,7 +554,9 @@ def _blocks_lowered(
     del width
     programs, _ = adjoint_programs(run.problem, active, run.saving.times)
     if run.adaptive:
-        programs = [*run.programs(), *programs]
+        steps = run.programs()
+        names = {x.name for x in steps}
+        programs = [*steps, *(x for x in programs if x.name not in names)]
     lanes = platform.writer(run.problem.dtype, axes, ctx)
     body = adjoint_steps(run, active, lanes, axes.ranks(), axes.rank, totals[1:])
     launched = _work(programs, body, lanes, axes, run, _steps(run, ctx.avals_in))._replace(

@@ -8,6 +8,7 @@ from jaxdae.kernels.integration.arguments import Saving, StepSummary
 from jaxdae.kernels.integration.initial_value import control_shape, InitialValueProblem
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
+from jaxdae.solvers.perturbation import numerator, UNIT
 
 _REACHED: Any = diffrax.RESULTS.max_steps_reached
 _OCCURRED: Any = diffrax.RESULTS.event_occurred
@@ -36,7 +37,8 @@ def loops(run: Any, lanes: Lanes, ranks: tuple[int, ...], rank: int) -> Definiti
 class LaneInputs:
     """The start and the parameters of the members in the lanes.
 
-    An adjoint is by `active` parameters.
+    An adjoint is by `active` parameters. Steps may be those of another problem, `stepped`, in which
+    a perturbation follows the states, the same for all members.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class LaneInputs:
         problem: InitialValueProblem,
         ranks: tuple[int, ...],
         active: tuple[int, ...] | None = None,
+        stepped: InitialValueProblem | None = None,
     ):
         self.lanes = lanes
+        stepped = problem if stepped is None else stepped
         self.sizes = [problem.states, *(int(x.size) for x in problem.parameters)]
         self._given = [
             Buffer(lanes, lanes.arguments, i, size, ranks[i], 0)
@@ -58,15 +62,23 @@ class LaneInputs:
             argument.data if i in self._in_place else lanes.array(size)
             for i, (argument, size) in enumerate(zip(self._given, self.sizes, strict=True))
         ]
+        if stepped.perturbing:
+            self.arrays[0] = lanes.array(stepped.states)
+            self._perturb(stepped.perturbing)
         self.state, *self.parameters = self.arrays
         with lanes.loop(lanes.width) as lane:
             parts = zip(self._given, self.sizes, self.arrays, strict=True)
             for i, (argument, size, array) in enumerate(parts):
                 if argument.shared and i not in self._in_place:
                     argument.load(size, array, lane, 0)
-        self._preparations = problem.preparations(active)
-        self._forward = len(problem.preparations())
+        forward = stepped.preparations()
+        back = [] if active is None else problem.preparations(active)
+        if stepped is problem and back:
+            forward, back = back[: len(forward)], back[len(forward) :]
+        self._preparations = [*forward, *back]
         self._prepared = [lanes.array(x.results[0].size) for x in self._preparations]
+        self._forward = self._prepared[: len(forward)]
+        self._back = self._prepared[0 if stepped is problem else len(forward) :]
         self._alike = all(x.shared for x in self._given[1:])
         if self._alike:
             self._prepare()
@@ -74,12 +86,20 @@ class LaneInputs:
     @property
     def fixed(self) -> list:
         """What steps take behind the state: the parameters, and what is prepared of them."""
-        return [*self.parameters, *self._prepared[: self._forward]]
+        return [*self.parameters, *self._forward]
 
     @property
     def fixed_back(self) -> list:
         """What steps of an adjoint take."""
-        return [*self.parameters, *self._prepared]
+        return [*self.parameters, *self._back]
+
+    def _perturb(self, count: int) -> None:
+        """Set the perturbation, behind the states."""
+        lanes = self.lanes
+        place = lanes.offset(self.arrays[0], self.sizes[0])
+        with lanes.loop(count) as i:
+            units = numerator(i, lambda condition, a, b: condition.choose(a, b))
+            lanes.fill(units.as_number() * UNIT, lanes.offset(place, i))
 
     def load(self, lane, member) -> None:
         """Copy those of a member to a lane; what all members share is there already."""
@@ -118,10 +138,17 @@ class _StepArrays(NamedTuple):
 
 
 class _TimeRows:
-    """Saves states at given times, from row `first` on: what lies in the step of each lane."""
+    """Saves states at given times, from row `first` on: what lies in the step of each lane.
 
-    def __init__(self, lanes: Lanes, states: int, times: Buffer, rows: Buffer, first: int):
-        self.lanes, self.states, self.times, self.rows = lanes, states, times, rows
+    Steps have so many `states`, of which the first are `saved_states`; without it all.
+    """
+
+    def __init__(
+        self, lanes: Lanes, states: int, times: Buffer, rows: Buffer, first: int,
+        saved_states: int | None = None,
+    ):  # fmt: skip
+        self.lanes, self.times, self.rows = lanes, times, rows
+        self.states = states if saved_states is None else saved_states
         self.first = first
         self.saved = lanes.counters()
         self._t, self._y = lanes.array(1), lanes.array(states)
@@ -302,7 +329,7 @@ class StepSizeControl:
     """Step size control of all lanes: the arrays that `advance` takes and gives."""
 
     def __init__(self, lanes: Lanes, run: Any, start: LaneInputs, ranks):
-        problem, given_first = run.problem, run.given_first
+        problem, given_first = run.stepped, run.given_first
         self.lanes, self.problem, self.start = lanes, problem, start
         self._dense = run.saving.times or problem.event is not None
         n = problem.states
@@ -491,7 +518,7 @@ class _AdaptiveSteps:
         problem, saving = run.problem, run.saving
         self.saving: Saving = saving
         self.lanes, self.max_steps, self.n = lanes, run.max_steps, problem.states
-        self.start = LaneInputs(lanes, problem, ranks)
+        self.start = LaneInputs(lanes, problem, ranks, stepped=run.stepped)
         self.control = StepSizeControl(lanes, run, self.start, ranks)
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
         self.final = Buffer(lanes, lanes.results, 1, self.n, rank, 1)
@@ -512,7 +539,7 @@ class _AdaptiveSteps:
         if saving.times:
             index = len(self.start.arrays) + run.times - 1
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
-            self.at_times = _TimeRows(lanes, self.n, times, self.rows, int(saving.start))
+            self.at_times = _TimeRows(lanes, run.stepped.states, times, self.rows, int(saving.start), self.n)
 
     def write(self) -> None:
         lanes = self.lanes
