@@ -1,7 +1,7 @@
 """The plain backend: diffrax, compiled by XLA."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -14,9 +14,9 @@ from jaxdae.simulation.problem import default_tolerance, Integration, Method, Ti
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
 from jaxdae.solvers.counted import counted, Counting
-from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.grid import ChosenSteps, Grid, known_ends
 from jaxdae.solvers.monitored import solve_until
-from jaxdae.solvers.perturbation import PerturbedSteps, tolerances
+from jaxdae.solvers.perturbation import PerturbedSteps, stopped, tolerances
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import SampledEnds, with_clocks
 
@@ -24,6 +24,22 @@ from jaxdae.solvers.sampled import SampledEnds, with_clocks
 _HAND_ON_STATES = (
     diffrax.RecursiveCheckpointAdjoint, diffrax.ForwardMode, diffrax.DirectAdjoint,
 )  # fmt: skip
+
+
+# Of a run that has no derivative.
+_OF_VALUES = diffrax.ForwardMode()
+
+
+class _ChosenRun(NamedTuple):
+    """Steps of a run that is to be made again.
+
+    Args:
+        control: takes these steps.
+        result: of the run that chose them.
+    """
+
+    control: ChosenSteps
+    result: Any
 
 
 class PlainBackend(AbstractBackend):
@@ -44,14 +60,18 @@ class PlainBackend(AbstractBackend):
         """A run whose steps, where it is differentiated, suit the derivatives as well."""
         kept = []
 
-        def arrays(problem, method, y0):
+        def arrays(problem, method, y0, steps=None):
             """Those of the result: a rule of derivatives has no others."""
-            result, rest = eqx.partition(self._solve(problem, method, y0), eqx.is_array)
+            solved = self._solve(problem, method, y0, steps)
+            result, rest = eqx.partition(solved, eqx.is_array)
             kept.append(rest)
             return result
 
         def perturbed(problem, method, y0):
-            return arrays(problem, method._replace(perturbed=True), y0)
+            more, steps = method._replace(perturbed=True), None
+            if problem.event is None and not known_ends(method.stepsize_controller).has_any:
+                steps = self._chosen_steps(*stopped((problem, more, y0)))
+            return arrays(problem, more, y0, steps)
 
         solve = eqx.filter_custom_jvp(arrays)
 
@@ -65,7 +85,22 @@ class PlainBackend(AbstractBackend):
         result = solve(problem, method, y0)
         return eqx.combine(result, kept[-1])
 
-    def _solve(self, problem: Any, method: Method, y0) -> Integration:
+    def _chosen_steps(self, problem: Any, method: Method, y0) -> "_ChosenRun":
+        """Steps of a run that is not differentiated: choosing them takes longer than they do."""
+        alone = method._replace(
+            saveat=diffrax.SaveAt(steps=True, fn=lambda t, y, args: None),
+            adjoint=_OF_VALUES,
+        )
+        made = self._solve(problem, alone, y0)
+        start = problem.times.start
+        # The last is repeated: behind a failure, steps have no length.
+        ends = jnp.where(jnp.isfinite(made.ts), made.ts, made.end_time)
+        ends = jnp.concatenate([start[None], ends]).astype(start.dtype)
+        return _ChosenRun(ChosenSteps.of(ends), made.result)
+
+    def _solve(
+        self, problem: Any, method: Method, y0, chosen: "_ChosenRun | None" = None
+    ) -> Integration:
         times, solver, parts = problem.times, method.solver, problem.parts
         if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
             stepping = parts_of(solver).method
@@ -73,6 +108,8 @@ class PlainBackend(AbstractBackend):
         control = step_control(method.stepsize_controller, times)
         if isinstance(solver, SampledEnds):
             control = with_clocks(control, problem.controller)
+        if chosen is not None:
+            control = chosen.control
         saveat, counting = with_end(method, times.saved), None
         if type(method.adjoint) in _HAND_ON_STATES:
             counting = counted(solver)
@@ -80,8 +117,8 @@ class PlainBackend(AbstractBackend):
             control = Counting(control)
             saveat = eqx.tree_at(lambda x: x.controller_state, saveat, True)
         steps = solver if counting is None else counting
-        if method.perturbed and _can_be_perturbed(problem, method):
-            steps = PerturbedSteps(steps, control)
+        if chosen is None and method.perturbed and _can_be_perturbed(problem, method):
+            steps = PerturbedSteps(steps, control, method.adjoint is not _OF_VALUES)
         solution, misfit = solve_until(
             problem.event,
             jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype),
@@ -106,8 +143,11 @@ class PlainBackend(AbstractBackend):
         if counting is not None:
             state: Any = solution.controller_state
             stats = {**stats, **state[1].stats()}
+        result = solution.result
+        if chosen is not None:  # how steps were chosen says why they end before their time
+            result = diffrax.RESULTS.where(diffrax.is_successful(result), result, chosen.result)
         return Integration(
-            self, ts, rows, end_time, end, stats, solution.result, solution.interpolation,
+            self, ts, rows, end_time, end, stats, result, solution.interpolation,
             method.why_not, misfit,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxdae.solvers.base import time_of
 from jaxdae.solvers.event import HALVING, lowest, Watch
+from jaxdae.solvers.perturbation import stopped
 from jaxdae.solvers.wrapped import AbstractAroundController, AbstractAroundSolver
 
 
@@ -65,7 +66,7 @@ def solve_until(event: Any, sign, terms, solver, t0, t1, dt0, y0, **how) -> Any:
     """
     if event is None:
         return _diffeqsolve(terms, solver, t0, t1, dt0, y0, **how), None
-    fixed = _without_derivatives((event, how["args"]))
+    fixed = stopped((event, how["args"]))
     zero = jnp.zeros((), jnp.result_type(t0))
     first = jax.lax.stop_gradient(event.value(t0, y0, how["args"]))
     begin = jax.lax.stop_gradient(jnp.asarray(t0))
@@ -96,10 +97,6 @@ def solve_until(event: Any, sign, terms, solver, t0, t1, dt0, y0, **how) -> Any:
     (ts, _), (ys, misfit) = found.ts, found.ys  # pyright: ignore[reportGeneralTypeIssues]
     misfit = jax.tree.map(lambda x: x[0], misfit)
     return eqx.tree_at(lambda s: (s.ts, s.ys), found, (ts, ys)), misfit
-
-
-def _without_derivatives(tree):
-    return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, tree)
 
 
 def _is_sub(x) -> bool:
@@ -164,7 +161,7 @@ class _Monitored(AbstractAroundSolver):
         return (y1, seen), (error, none), dense, solver_state, result
 
     def _seen(self, terms, t0, t1, dense, before: _Seen) -> _Seen:
-        (event, args), (t0, t1, dense) = self.fixed, _without_derivatives((t0, t1, dense))
+        (event, args), (t0, t1, dense) = self.fixed, stopped((t0, t1, dense))
         between = self.solver.interpolation_cls(t0=t0, t1=t1, **dense)
         watch: Watch = lowest(
             lambda t: event.values(time_of(terms, t), between.evaluate(t), args), t0, t1

@@ -106,10 +106,13 @@ class PerturbedSteps(AbstractAroundSolver):
     Args:
         solver: any one-step method with an estimate of the error.
         controller: what chooses the steps, with tolerances.
+        differentiated: whether the run has a derivative: the perturbation then has steps of its
+            own, which have none.
     """
 
     solver: diffrax.AbstractSolver  # pyright: ignore[reportIncompatibleVariableOverride]
     controller: Any
+    differentiated: bool = eqx.field(static=True, default=True)
 
     def init(self, terms, t0, t1, y0, args):
         flat, _ = ravel_pytree(y0)
@@ -118,34 +121,42 @@ class PerturbedSteps(AbstractAroundSolver):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         own, moved = solver_state
-        y1, error, dense, own, result = self.solver.step(terms, t0, t1, y0, args, own, made_jump)
-        fixed = jax.tree.map(
-            lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, (terms, t0, t1, y0, args)
-        )
-        after, moved_error = self._along(*fixed, moved)
+        given = terms, t0, t1, y0, args
+        made, (after, moved_error) = self._along(*stopped(given), moved)
+        if self.differentiated:
+            made = self.solver.step(*given, own, made_jump)
+        y1, error, dense, own, result = made
         # What counted iterations took stands beside the error.
-        alone, *counts = error if isinstance(error, tuple) and len(error) == 2 else (error,)
+        alone, *counts = error if _is_counted(error, y1) else (error,)
         flat, unravel = ravel_pytree(alone)
         before, end = (ravel_pytree(y)[0] for y in (y0, y1))
         flat = with_error_of_perturbation(
             flat, before, end, (moved_error, moved, after), self.controller
         )
-        return y1, (unravel(flat), *counts) if counts else unravel(flat), dense, (own, after), result
+        error = (unravel(flat), *counts) if counts else unravel(flat)
+        return y1, error, dense, (own, after), result
 
     def _along(self, terms, t0, t1, y0, args, moved):
-        """The perturbation at the end of a step, and the error of it."""
+        """A step; the perturbation at its end, and the error of that."""
         solver, (flat, unravel) = _with_forward_mode(self.solver), ravel_pytree(y0)
 
         def ends(y):
             y = unravel(y)
+            # What the last step left is begun anew: it depends on the state.
             state = solver.init(terms, t0, t1, y, args)
-            y1, error, *_ = solver.step(terms, t0, t1, y, args, state, made_jump=True)
-            return ravel_pytree(y1)[0], ravel_pytree(error)[0]
+            made = solver.step(terms, t0, t1, y, args, state, made_jump=True)
+            error = made[1][0] if _is_counted(made[1], made[0]) else made[1]
+            return (ravel_pytree(made[0])[0], ravel_pytree(error)[0]), made
 
-        after, error = jax.jvp(ends, (flat,), (moved,))[1]
+        _, (after, error), made = jax.jvp(ends, (flat,), (moved,), has_aux=True)
         if isinstance(_innermost(solver), diffrax.AbstractERK):
             after = after + (t1 - t0) * perturbation(flat.size, flat.dtype)
-        return jax.lax.stop_gradient((after, error))
+        return made, stopped((after, error))
+
+
+def _is_counted(error, y) -> bool:
+    """Whether what iterations took stands beside an error."""
+    return jax.tree.structure(error) != jax.tree.structure(y)
 
 
 def _innermost(solver) -> Any:
@@ -163,3 +174,8 @@ def _with_forward_mode(solver) -> Any:
     if isinstance(solver, diffrax.AbstractRungeKutta):
         return eqx.tree_at(lambda x: x.scan_kind, solver, "lax", is_leaf=lambda x: x is None)
     return solver
+
+
+def stopped(tree: Any) -> Any:
+    """The same without derivatives."""
+    return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_array(x) else x, tree)
