@@ -12,7 +12,7 @@ from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.problem import default_tolerance, Integration, Method, Times
 from jaxdae.simulation.reverse_only import reverse_only
-from jaxdae.simulation.saving import with_end
+from jaxdae.simulation.saving import STEP_ENDS, with_end
 from jaxdae.solvers.counted import counted, Counting
 from jaxdae.solvers.grid import ChosenSteps, Grid, known_ends
 from jaxdae.solvers.monitored import solve_until
@@ -87,10 +87,7 @@ class PlainBackend(AbstractBackend):
 
     def _chosen_steps(self, problem: Any, method: Method, y0) -> "_ChosenRun":
         """Steps of a run that is not differentiated: choosing them takes longer than they do."""
-        alone = method._replace(
-            saveat=diffrax.SaveAt(steps=True, fn=lambda t, y, args: None),
-            adjoint=_OF_VALUES,
-        )
+        alone = method._replace(saveat=STEP_ENDS, adjoint=_OF_VALUES)
         made = self._solve(problem, alone, y0)
         start = problem.times.start
         # The last is repeated: behind a failure, steps have no length.

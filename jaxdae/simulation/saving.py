@@ -14,6 +14,10 @@ from jaxdae.systems.precision import in_dtype
 _STANDARD = diffrax.SubSaveAt(t1=True).fn
 
 
+# The ends of all steps, without a state.
+STEP_ENDS = diffrax.SaveAt(steps=True, fn=lambda t, y, args: None)
+
+
 def is_sub(x) -> bool:
     """Whether something is one of several descriptions of what is saved."""
     return isinstance(x, diffrax.SubSaveAt)
@@ -65,6 +69,8 @@ def with_end(method: Method, saved) -> diffrax.SaveAt:
     """
     saveat, projection = method.saveat, between_steps(method.solver)
     end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: in_dtype(y[0], t.dtype))
+    if saveat is STEP_ENDS:
+        return diffrax.SaveAt(subs=(saveat.subs, end))
     if saveat is None:
         return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=saved, fn=_of_one_precision), end))
     project = None if projection is None else projection.project
