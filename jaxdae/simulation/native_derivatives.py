@@ -9,12 +9,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.derivatives.functions import FORWARD, Function, REVERSE
+from jaxdae.derivatives.perturbation import tolerances
 from jaxdae.kernels.integration.arguments import jumps_of, StepSummary
 from jaxdae.kernels.integration.run import KernelRun
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.grid import Grid, ToKnownEnds
 from jaxdae.solvers.monitored import solve_until
-from jaxdae.solvers.perturbation import PerturbedSteps, tolerances
+from jaxdae.solvers.perturbed import PerturbedSteps
 
 # What derivatives of a mode go through; `DirectAdjoint` has all of them, but takes more time.
 _ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {

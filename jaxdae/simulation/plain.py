@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae.derivatives.functions import with_nan_safe_derivative
+from jaxdae.derivatives.perturbation import stopped, tolerances
 from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.problem import default_tolerance, Integration, Method, Times
 from jaxdae.simulation.reverse_only import reverse_only
@@ -16,7 +17,7 @@ from jaxdae.simulation.saving import STEP_ENDS, with_end
 from jaxdae.solvers.counted import counted, Counting
 from jaxdae.solvers.grid import ChosenSteps, Grid, known_ends
 from jaxdae.solvers.monitored import solve_until
-from jaxdae.solvers.perturbation import PerturbedSteps, stopped, tolerances
+from jaxdae.solvers.perturbed import PerturbedSteps
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import SampledEnds, with_clocks
 

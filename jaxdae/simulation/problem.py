@@ -168,7 +168,7 @@ class Method(NamedTuple):
             `1 + max |q|, |v|`; `None` allows any.
         structure: zeros and ones of the system that kernels may take for constants.
         perturbed: whether adaptive steps suit derivatives of the motion as well, as they do where
-            it is differentiated (`solvers/perturbation.py`).
+            it is differentiated (`derivatives/perturbation.py`).
     """
 
     solver: diffrax.AbstractSolver

@@ -9,9 +9,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from jaxdae.derivatives.perturbation import stopped
 from jaxdae.solvers.base import time_of
 from jaxdae.solvers.event import HALVING, lowest, Watch
-from jaxdae.solvers.perturbation import stopped
 from jaxdae.solvers.wrapped import AbstractAroundController, AbstractAroundSolver
 
 

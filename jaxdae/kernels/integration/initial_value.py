@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from jaxdae.derivatives.perturbation import perturbation, with_error_of_perturbation
 from jaxdae.derivatives.primitives import replaced
 from jaxdae.derivatives.user_rules import OwnRule
 from jaxdae.kernels.graph.array_calls import LARGE
@@ -20,7 +21,6 @@ from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
 from jaxdae.kernels.tracing.reverse import reverse
 from jaxdae.kernels.tracing.subprograms import call, ConditionalCall, Shared, Subprogram
 from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOperationError
-from jaxdae.solvers.perturbation import perturbation, with_error_of_perturbation
 
 # States of up to this many numbers are kept in registers.
 _IN_REGISTERS = 8
@@ -331,7 +331,9 @@ class InitialValueProblem:
 
         def between(t1, t, y0, y1, y):
             assert self.between is not None
-            return jnp.concatenate([self.between(t1, t, *(x[:size] for x in (y0, y1, y))), y[size:]])
+            return jnp.concatenate(
+                [self.between(t1, t, *(x[:size] for x in (y0, y1, y))), y[size:]]
+            )
 
         ends = (
             one._replace(function=beside(one.function, own.function, 0))
@@ -497,9 +499,8 @@ class InitialValueProblem:
         entries = self.moving.count
         if entries <= _IN_REGISTERS:
             return function(*arguments)
-        each = subprogram(
-            f"{name}_{entries}", function, *arguments, wrt=wrt, entries=entries, made=self._subprograms
-        )
+        name, made = f"{name}_{entries}", self._subprograms
+        each = subprogram(name, function, *arguments, wrt=wrt, entries=entries, made=made)
         return each(*arguments)[0]
 
     def program(self, name: str, function: Callable, *kinds, open_ended=False) -> Subprogram:
@@ -640,7 +641,7 @@ class _StepsPerturbed(NamedTuple):
         return self.problem.method.remembers
 
     def carried(self, states: int) -> int:
-        """What steps of the problem are given, and derivatives of what those of states depend on."""
+        """What steps of the problem are given; derivatives of what those of states depend on."""
         del states
         return self.problem.carried + self.problem.primal.remembered
 

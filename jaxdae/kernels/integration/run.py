@@ -62,7 +62,8 @@ class KernelRun(NamedTuple):
         strict: whether a derivative that no kernel has is refused instead.
         once: whether no kernel has its derivative, as it is computed beside one.
         counted: whether it says what its iterations took, if there are any.
-        perturbed: whether a perturbation controls adaptive steps, too (`solvers/perturbation.py`).
+        perturbed: whether a perturbation controls adaptive steps, too, as
+            `derivatives/perturbation.py` has it.
     """
 
     problem: InitialValueProblem

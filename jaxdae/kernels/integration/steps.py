@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import diffrax
 
+from jaxdae.derivatives.perturbation import numerator, UNIT
 from jaxdae.kernels.integration.arguments import Saving, StepSummary
 from jaxdae.kernels.integration.initial_value import control_shape, InitialValueProblem
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
-from jaxdae.solvers.perturbation import numerator, UNIT
 
 _REACHED: Any = diffrax.RESULTS.max_steps_reached
 _OCCURRED: Any = diffrax.RESULTS.event_occurred
@@ -539,7 +539,9 @@ class _AdaptiveSteps:
         if saving.times:
             index = len(self.start.arrays) + run.times - 1
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
-            self.at_times = _TimeRows(lanes, run.stepped.states, times, self.rows, int(saving.start), self.n)
+            self.at_times = _TimeRows(
+                lanes, run.stepped.states, times, self.rows, int(saving.start), self.n
+            )
 
     def write(self) -> None:
         lanes = self.lanes
