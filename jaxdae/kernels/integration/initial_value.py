@@ -87,6 +87,7 @@ class _Entries:
     """
 
     def __init__(self, chosen: np.ndarray):
+        self.chosen = chosen
         self.count = int(chosen.sum())
         self._all = bool(chosen.all())
         ends = [0, *(np.flatnonzero(np.diff(chosen)) + 1).tolist(), chosen.size]
@@ -319,7 +320,8 @@ class InitialValueProblem:
     def _perturbed(self) -> "InitialValueProblem":
         primal, size, n = self.primal, self.states, self.primal.states
         count = len(primal.parameters)
-        force = primal.moving.alone(perturbation(primal.moving.count, self.dtype))
+        force = np.zeros(n, self.dtype)
+        force[primal.moving.chosen] = perturbation(primal.moving.count, self.dtype)
 
         def beside(function: Callable, own: Callable, force) -> Callable:
             def perturbed(t, y, *parameters):
