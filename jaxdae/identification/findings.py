@@ -41,7 +41,8 @@ _MOVED = 0.1
 _CERTAIN = 4.0
 # Standard errors this many times the estimates say that these are hardly determined.
 _VAGUE = 10.0
-# Differences above this part of the motion's own size, each like the one before, are another motion.
+# Differences above this part of the samples' own size, each like the one before it, are those of
+# another motion.
 _ASTRAY = 0.5
 # Where more than this part of the samples is beyond the scale of a loss, they are no outliers.
 _MOST_BEYOND = 0.5
@@ -185,9 +186,9 @@ def _of_residuals(result) -> Iterator[Finding]:
     if astray:
         yield Finding(
             "the motion of the estimate is another one than the measured: its differences from the "
-            f"samples are as large as {_listed(astray)} of these samples' own deviations from their "
-            "mean. Records that are long, unstable or go over the top depend on their starts too "
-            "much for one run each: fit parts of them, `record.windows(1.0)`, each from an "
+            f"samples are as large as {_listed(astray)} of these samples' own deviations from "
+            "their mean. Records that are long, unstable or go over the top depend on their starts "
+            "too much for one run each: fit parts of them, `record.windows(1.0)`, each from an "
             "UnknownStart, or give a better guess.",
             max(astray.values()),
         )

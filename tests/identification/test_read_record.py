@@ -43,8 +43,7 @@ def saved(tmp_path, text):
     ],
 )
 def test_a_file_is_read_in_the_units_of_its_headings(tmp_path, change):
-    """Commas, tabulators, semicolons with decimal commas, a byte order mark, lines of Windows; and a
-    row in which nothing was measured."""
+    """Separators, a byte order mark, lines of Windows, a row in which nothing was measured."""
     record = read_record(saved(tmp_path, change(TEXT)), CHANNELS, inputs=["torque"])
     np.testing.assert_allclose(record.ts, TIMES, rtol=1e-15)
     np.testing.assert_allclose(record.outputs["angle"], ANGLES, rtol=1e-15)
@@ -280,7 +279,7 @@ def test_sources_and_settings_of_another_kind_are_refused():
         record.between(0.005, 0.02)
     with pytest.raises(ValueError, match="the length of windows is 0, must be positive"):
         record.windows(0)
-    with pytest.raises(ValueError, match="fewer than two samples in each part of 0.001 s"):
+    with pytest.raises(ValueError, match=r"fewer than two samples in each part of 0\.001 s"):
         record.windows(0.001)
 
 

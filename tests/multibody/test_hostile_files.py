@@ -116,7 +116,7 @@ HOSTILE = {
     "code": (body("0 0 1", "__import__(&quot;os&quot;) 0 1"), "attribute 'pos'"),
     "negative mass": (body("<geom", INERTIAL.replace("mass='1'", "mass='-1'")), "mass.*'b'"),
     "inertia of a rotor": (
-        body("<joint", "<joint armature='-.2'"), r"armature of the joint 'k' is -0\.2; it is not neg"
+        body("<joint", "<joint armature='-.2'"), r"armature of the joint 'k' is -0\.2; it is"
     ),
     "friction that drives": (
         mjcf(after="<tendon><fixed name='t' frictionloss='-3'><joint joint='h' coef='1'/></fixed>"
@@ -204,7 +204,9 @@ def test_hostile_files_are_refused_by_the_element(name):
     ],
 )  # fmt: skip
 def test_dampers_that_drive_are_read_as_mujoco_does_and_said(text, of):
-    text = text.replace("<mujoco>", "<mujoco><default><geom contype='0' conaffinity='0'/></default>")
+    text = text.replace(
+        "<mujoco>", "<mujoco><default><geom contype='0' conaffinity='0'/></default>"
+    )
     with pytest.warns(RuntimeWarning, match=f"negative damping of {of}: it drives the motion"):
         read_mujoco(text)
 
