@@ -39,6 +39,12 @@ DEPENDENT_START = (
     "AugmentedLagrangian, or drop the superfluous constraints; outside of jax.jit the error names "
     "them."
 )
+FAILED_START = (
+    "the run failed in its first step: accelerations at the start are not finite, or too large for "
+    "any step. The mass matrix may be singular there (then give Multipliers(..., "
+    "solve=SingularMassSolve()) or Penalty), constraints dependent, or a force without a value; "
+    "outside of jax.jit the error names it."
+)
 
 
 class Start(NamedTuple):
