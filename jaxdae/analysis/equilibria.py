@@ -417,7 +417,7 @@ def _find_root(equations: Callable[[Any], _Linear], x, guessed) -> _Root:
     coordinates would otherwise spend minutes in the compiler. Those that are `guessed` alone move
     in the first step, one of least norm: a guess that is a root but for these is found to be one.
     """
-    search = _Search(x, jax.eval_shape(equations, x))
+    search = _RootSearch(x, jax.eval_shape(equations, x))
 
     def body(now: _SearchState) -> _SearchState:
         at = equations(now.x)
@@ -439,7 +439,7 @@ def _find_root(equations: Callable[[Any], _Linear], x, guessed) -> _Root:
     return jax.lax.while_loop(lambda now: now.stage <= _LAST, body, start).root
 
 
-class _Search:
+class _RootSearch:
     """Steps of optimistix' method on equations that the loop has evaluated."""
 
     def __init__(self, x, shapes: _Linear):

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from jaxdae.certification.certificate import GradientCertificate
 from jaxdae.certification.evaluations import Evaluator
-from jaxdae.certification.examination import DIGITS, Examination
+from jaxdae.certification.examination import DIGITS, GradientExamination
 from jaxdae.identification.data import Channel, check_data, Experiment, label, Prior
 from jaxdae.identification.fit import Fit, MeasurementModel, raw_names_of, Settings, Unknowns
 from jaxdae.identification.least_squares import Ended, estimate, repeated
@@ -191,7 +191,9 @@ def _certificate(fit: Fit, best: Ended) -> GradientCertificate:
         return fit.residuals(x, values, noise)
 
     evaluator = Evaluator(residuals, unknowns)
-    return Examination(evaluator, evaluator.flat(unknowns), DIGITS, backends=False).certificate()
+    return GradientExamination(
+        evaluator, evaluator.flat(unknowns), DIGITS, backends=False
+    ).certificate()
 
 
 def _best(ended: Ended, counts: SampleCounts) -> Ended:

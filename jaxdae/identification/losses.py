@@ -107,7 +107,8 @@ class Loss(NamedTuple):
         low = high - 1.0
         while excess(low) < 0:
             low -= 1.0
-        return largest * float(np.exp(brentq(excess, low, high + 1e-9, xtol=1e-12)))
+        found: Any = brentq(excess, low, high + 1e-9, xtol=1e-12)
+        return largest * float(np.exp(found))
 
     def reduced(self, found: LinearizedFit, freedom: float) -> float:
         """Chi-square by degrees of freedom; outliers count in it by their influence.
