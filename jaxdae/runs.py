@@ -493,8 +493,9 @@ def _for_start(frame: "_Frame", begun: State, settings: Given) -> tuple[Any, boo
     """A formulation for a start, whether nothing of it is left to examine, and warnings of it."""
     start = Start(frame.plant, begun, frame.times.start)
     eager = is_eager(frame.formulation, start)
+    kernel = None if settings.backend == "plain" else backend_of("native").kernel
     suited, known = starts.suited_to_start(
-        frame.formulation, start, settings.start_tolerance, eager=eager
+        frame.formulation, start, settings.start_tolerance, eager=eager, kernel=kernel
     )
     problem = Problem(frame.system, suited, frame.controller, frame.state, frame.times)
     return (
