@@ -85,7 +85,7 @@ def test_a_run_that_is_not_differentiated_has_the_steps_of_the_motion():
 
 
 def test_a_perturbation_that_dies_out_is_not_amplified():
-    """An explicit method beyond its limit of stability: `exp(-1000 t)`, not a growth without end."""
+    """An explicit method beyond its limit of stability: `exp(-1000 t)`, not growth without end."""
     stiff = Oscillator(rate=jnp.array(100.0), damping=jnp.array(500.0))
     how: dict[str, Any] = {"t1": 1.0, "backend": "native"}
     by_start = jax.jacrev(lambda x: end(x, stiff, **how)[0])(jnp.zeros(2))
