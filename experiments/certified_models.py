@@ -1,7 +1,6 @@
 """Certificates of the ready models: the gradient of a run's end by all numbers of system and law.
 
-The run is that of `jaxdae.simulate` by default, of one second at most. Models whose gradient by
-adaptive steps is not certified are run again with what the certificate advises, and both are said.
+The run is that of `jaxdae.simulate` by default, of one second at most.
 
     python experiments/certified_models.py [--models pendulum,arm] [--out results/certified_models]
 """
@@ -10,22 +9,10 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import diffrax
 from claims import block, Claim, finish, listed, options
 
 import jaxdae
 from jaxdae.models.registry import get_model, MODELS
-
-# What the certificates of these advise: steps that suit perturbations, too.
-ADVISED: dict[str, tuple[str, dict[str, Any]]] = {
-    "appell-hamel": ("dt=0.01", {"dt": 0.01}),
-    "motor": ("Rodas5P()", {"solver": jaxdae.solvers.Rodas5P()}),
-    "motor-actuator": ("Rodas5P()", {"solver": jaxdae.solvers.Rodas5P()}),
-    "flexible-slider-crank": (
-        "rtol=1e-11",
-        {"stepsize_controller": diffrax.PIDController(rtol=1e-11, atol=1e-11)},
-    ),
-}
 
 
 class Row(NamedTuple):
@@ -33,7 +20,6 @@ class Row(NamedTuple):
 
     Args:
         model: its name.
-        steps: what chose them, in words.
         passed: whether the gradient is certified.
         fault: why not.
         digits: that hold.
@@ -44,7 +30,6 @@ class Row(NamedTuple):
     """
 
     model: str
-    steps: str
     passed: bool
     fault: str
     digits: float
@@ -54,14 +39,13 @@ class Row(NamedTuple):
     seconds: float
 
 
-def certified(name: str, words: str, how: dict[str, Any], *, backends: bool) -> Row:
+def certified(name: str, *, backends: bool, **how: Any) -> Row:
     """The certificate of a model's run.
 
     Args:
         name: of the model.
-        words: what chooses the steps.
-        how: the same as `simulate` takes it.
         backends: whether both are compared.
+        how: what `simulate` takes beside.
     """
     model = get_model(name)
     system = model.system()
@@ -81,7 +65,7 @@ def certified(name: str, words: str, how: dict[str, Any], *, backends: bool) -> 
     found = jaxdae.certify(end, (system, model.formulation()), backends=backends)
     lost = float("nan") if found.growth is None else found.growth.digits_lost
     row = Row(
-        name, words, found.passed, found.fault, found.digits, found.reason.partition("; ")[2], lost,
+        name, found.passed, found.fault, found.digits, found.reason.partition("; ")[2], lost,
         found.evaluations, time.perf_counter() - began,
     )  # fmt: skip
     print(row, flush=True)
@@ -90,14 +74,12 @@ def certified(name: str, words: str, how: dict[str, Any], *, backends: bool) -> 
 
 def claims(rows: list[Row]) -> list[Claim]:
     """What the certificates show."""
-    last = {x.model: x for x in rows}
     least = min((x for x in rows if x.passed), key=lambda x: x.digits, default=rows[0])
     return [
         Claim(
-            f"Of {len(last)} models {sum(x.passed for x in last.values())} are certified, by "
-            "default or with the steps that the certificate advises; the least number of digits is "
-            f"{least.digits:.1f}, of {least.model}.",
-            all(x.passed for x in last.values()),
+            f"Of {len(rows)} models {sum(x.passed for x in rows)} are certified; the least number "
+            f"of digits is {least.digits:.1f}, of {least.model}.",
+            all(x.passed for x in rows),
         ),
         Claim(
             f"No certificate takes more than {max(x.evaluations for x in rows)} evaluations.",
@@ -107,24 +89,18 @@ def claims(rows: list[Row]) -> list[Claim]:
 
 
 def main(out: Path, names: list[str], *, backends: bool) -> None:
-    """Certificates of models, each by default and, where that fails, as advised."""
-    rows = []
-    for name in names:
-        rows.append(certified(name, "default", {}, backends=backends))
-        if not rows[-1].passed and name in ADVISED:
-            rows.append(certified(name, *ADVISED[name], backends=backends))
-    failed = [x.model for x in rows if not x.passed]
+    """Certificates of models."""
+    rows = [certified(name, backends=backends) for name in names]
     found = claims(rows)
-    headings = ("model", "steps", "certified", "digits", "digits lost", "evaluations")
+    headings = ("model", "certified", "digits", "digits lost", "evaluations")
     cells = [
-        (x.model, x.steps, "yes" if x.passed else f"no: {x.fault}", f"{x.digits:.1f}",
+        (x.model, "yes" if x.passed else f"no: {x.fault}", f"{x.digits:.1f}",
          f"{x.digits_lost:.1f}", x.evaluations)
         for x in rows
     ]  # fmt: skip
     text = ["# Certificates of the ready models", "", listed(found), ""]
     text += block("By model", headings, cells)
-    result = {"rows": [x._asdict() for x in rows], "not certified by default": failed}
-    finish(out, "\n".join(text), result, found)
+    finish(out, "\n".join(text), {"rows": [x._asdict() for x in rows]}, found)
 
 
 if __name__ == "__main__":
