@@ -70,7 +70,7 @@ def with_end(method: Method, saved) -> diffrax.SaveAt:
     saveat, projection = method.saveat, between_steps(method.solver)
     end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: in_dtype(y[0], t.dtype))
     if saveat is STEP_ENDS:
-        return diffrax.SaveAt(subs=(saveat.subs, end))
+        return diffrax.SaveAt(subs=(STEP_ENDS.subs, end))
     if saveat is None:
         return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=saved, fn=_of_one_precision), end))
     project = None if projection is None else projection.project

@@ -40,13 +40,13 @@ class PerturbedSteps(AbstractAroundSolver):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         own, moved = solver_state
-        given = terms, t0, t1, y0, args
-        made, (after, moved_error) = self._along(*stopped(given), moved)
+        made, (after, moved_error) = self._along(*stopped((terms, t0, t1, y0, args)), moved)
         if self.differentiated:
-            made = self.solver.step(*given, own, made_jump)
+            made = self.solver.step(terms, t0, t1, y0, args, own, made_jump)
         y1, error, dense, own, result = made
+        given: Any = error
         # What counted iterations took stands beside the error.
-        alone, *counts = error if _is_counted(error, y1) else (error,)
+        alone, *counts = given if _is_counted(given, y1) else (given,)
         flat, unravel = ravel_pytree(alone)
         before, end = (ravel_pytree(y)[0] for y in (y0, y1))
         flat = with_error_of_perturbation(
