@@ -40,7 +40,8 @@ class PerturbedSteps(AbstractAroundSolver):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         own, moved = solver_state
-        made, (after, moved_error) = self._along(*stopped((terms, t0, t1, y0, args)), moved)
+        fixed: Any = stopped((terms, t0, t1, y0, args))
+        made, (after, moved_error) = self._along(fixed, moved)
         if self.differentiated:
             made = self.solver.step(terms, t0, t1, y0, args, own, made_jump)
         y1, error, dense, own, result = made
@@ -55,8 +56,9 @@ class PerturbedSteps(AbstractAroundSolver):
         error = (unravel(flat), *counts) if counts else unravel(flat)
         return y1, error, dense, (own, after), result
 
-    def _along(self, terms, t0, t1, y0, args, moved):
+    def _along(self, given, moved):
         """A step; the perturbation at its end, and the error of that."""
+        terms, t0, t1, y0, args = given
         solver, (flat, unravel) = _with_forward_mode(self.solver), ravel_pytree(y0)
 
         def ends(y):
