@@ -120,7 +120,8 @@ def experiments(seed: int, records: int, samples: int) -> list[Experiment]:
 def fitted(made: list[Experiment]) -> Identification:
     """The fit of one seed."""
     default = Pendulum()
-    guess: dict[str, Any] = {name: Positive(getattr(default, name)) for name in ("stiffness", "dry")}
+    positive = ("stiffness", "dry")
+    guess: dict[str, Any] = {name: Positive(getattr(default, name)) for name in positive}
     guess["viscous"] = jnp.array(default.viscous)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of noise that is correlated
