@@ -21,7 +21,7 @@ from jaxdae.identification.data import Experiment, label
 from jaxdae.identification.declared import Mechanism
 from jaxdae.identification.fit import names_of, Predictions, Runs
 from jaxdae.identification.losses import Loss
-from jaxdae.identification.uncertainty import NEGLIGIBLE, Sensitivity
+from jaxdae.identification.uncertainty import median_level, NEGLIGIBLE, Sensitivity
 from jaxdae.reprs import shown
 from jaxdae.systems import State
 from jaxdae.systems.checks import constraint_counts
@@ -46,6 +46,8 @@ _VAGUE = 10.0
 _ASTRAY = 0.5
 # Where more than this part of the samples is beyond the scale of a loss, they are no outliers.
 _MOST_BEYOND = 0.5
+# Noise levels this many times those by the median of the differences are of outliers as well.
+_OF_OUTLIERS = 2.0
 # Nearer to a bound than this part of the interval; standard errors of normal theory say nothing
 # of estimates in the middle.
 _NEAR_BOUND = 1e-2
@@ -211,6 +213,14 @@ def _of_residuals(result) -> Iterator[Finding]:
             "local minimum: try starts=….",
             part,
         )
+    wide = _levels_of_outliers(result) if result.loss != "linear" else {}
+    if wide:
+        yield Finding(
+            "the estimated noise of these channels is so many times that of the median difference "
+            f"from the model: {_listed(wide)}. There are more outliers than loss={result.loss!r} "
+            "withstands where noise is estimated. Give the level, Measurement(values, sigma).",
+            max(wide.values()),
+        )
     # Correlated differences may be small together: that says nothing of the noise level.
     if not correlated and result.probability_below < _IMPROBABLE:
         yield Finding(
@@ -234,6 +244,17 @@ def _of_residuals(result) -> Iterator[Finding]:
             "the differences: the model may lack something.",
             worst,
         )
+
+
+def _levels_of_outliers(result) -> dict[str, float]:
+    """Channels whose estimated noise the median difference contradicts, with the quotient."""
+    found = {}
+    for name in (x for x in result.estimated_noise if x not in result.round_off):
+        parts = [one[name].residuals for one in result.data if name in one]
+        level = median_level(np.concatenate(parts))
+        if 0 < _OF_OUTLIERS * level < result.noise[name]:
+            found[name] = result.noise[name] / level
+    return found
 
 
 def _sizes(result) -> dict[str, float]:
