@@ -100,7 +100,7 @@ def test_dependent_constraints_are_found_where_none_are_left_out(suite):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pendulum", "rolling-disk"])
+@pytest.mark.parametrize("name", ["pendulum", "rolling-disk", "folded-four-bars"])
 def test_this_library_is_exact_at_its_tightest_setting(suite, name):
     catalogue, answers = suite("catalogue"), suite("answers")
     mechanism, wanted = catalogue.MECHANISMS[name], catalogue.reference(name)
