@@ -73,11 +73,9 @@ def second_method(mechanism: Mechanism, data: dict[str, Any]) -> dict[str, float
         rows = [flat[i * n : (i + 1) * n] for i in range(len(times))]
         return difference((a, [*map(mpfr, b)]) for a, b in zip(rows, wanted, strict=True))
 
-    column = (
-        lambda kind, *at: [  # noqa: E731
-            [reduce(getitem, at, x) for x in row[:n]] for row in data[kind]
-        ]
-    )
+    def column(kind: str, *at: int) -> list[list[str]]:
+        return [[reduce(getitem, at, x) for x in row[:n]] for row in data[kind]]
+
     return {
         "motion": off(found.value, column("rows")),
         "first": max(off(found.first[i], column("first", i)) for i in by),

@@ -101,16 +101,35 @@ def kind_of(code: str) -> str:
     return "first" if code.endswith(("forward", "reverse", "adjoint", "differences")) else "motion"
 
 
-def verdict(record: Record) -> str:
-    """Whether a program was right on a mechanism: "right", "wrong", "said", "slow", "refused"."""
-    if not record["rows"]:
-        return "refused"
-    kind = kind_of(record["code"])
-    if (finest(record, kind) or 0.0) <= RIGHT[kind]:
-        return "right"
-    if record.get("slow"):
-        return "slow"
-    return "said" if any("said" in row for row in record["rows"]) else "wrong"
+def verdict(records: list[Record], kind: str) -> tuple[str, float | None]:
+    """Whether a code was right on a mechanism, by its best program, and the least error.
+
+    Args:
+        records: of its programs on the mechanism.
+        kind: of what.
+
+    Returns:
+        "right", "wrong", "said" (wrong with a warning), "slow" or "refused"; and the error.
+    """
+    asked = [x for x in records if x["rows"]]
+    errors = [x for x in (finest(one, kind) for one in asked) if x is not None]
+    if not errors:
+        return "refused", None
+    if min(errors) <= RIGHT[kind]:
+        return "right", min(errors)
+    if any(x.get("slow") for x in asked):
+        return "slow", min(errors)
+    said = any("said" in row for one in asked for row in one["rows"])
+    return "said" if said else "wrong", min(errors)
+
+
+def compared(code: str, kind: str) -> str:
+    """Under which name a program counts: motions are those of all programs of a code."""
+    if kind != "motion":
+        return code
+    for end in (", forward", ", reverse", ", adjoint", ", differences", ", second derivatives"):
+        code = code.removesuffix(end)
+    return code
 
 
 def _codes(records: list[Record], count: int) -> str:
@@ -118,11 +137,12 @@ def _codes(records: list[Record], count: int) -> str:
     parts = []
     for kind, limit in RIGHT.items():
         lines = []
-        for code in sorted({x["code"] for x in records if kind_of(x["code"]) == kind}):
+        programs = [x for x in records if kind in ("motion", kind_of(x["code"]))]
+        for code in sorted({compared(x["code"], kind) for x in programs}):
             made: dict[str, list[str]] = {}
-            for one in (x for x in records if x["code"] == code):
-                name, found = one["mechanism"], verdict(one)
-                least = finest(one, kind)
+            own = [x for x in programs if compared(x["code"], kind) == code]
+            for name in sorted({x["mechanism"] for x in own}):
+                found, least = verdict([x for x in own if x["mechanism"] == name], kind)
                 shown = name if least is None or found == "right" else f"{name} ({least:.0e})"
                 made.setdefault(found, []).append(shown)
             silent, said = (", ".join(made.get(x, [])) for x in ("wrong", "said"))

@@ -115,7 +115,7 @@ def _four_bar(t, q, v, p):
 
 
 def _andrews(t, q, v, p):
-    beta, theta, gamma, phi, delta, omega, epsilon = q
+    beta, theta, gamma, _, delta, _, epsilon = q
     a, b, c = (-0.06934, -0.00227), (-0.03635, 0.03273), (0.014, 0.072)
     crank = _from(O2, beta, p.crank)
     end = _from(crank, beta + theta, -p.coupler)
