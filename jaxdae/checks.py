@@ -75,3 +75,14 @@ def is_eager(*values) -> bool:
     """Whether numbers of `values` are known, and operations on them computed at once."""
     # Inside of a transformation that none of the values takes part in they are, too.
     return are_known(*values) and (is_outside() or are_known(jnp.zeros(())))
+
+
+def as_number(text: str) -> float:
+    """A number as files write it; `1_0`, which Python takes for 10, is none.
+
+    Raises:
+        ValueError: for any other text.
+    """
+    if "_" in text:
+        raise ValueError(f"{text!r} is no number")
+    return float(text)

@@ -28,7 +28,7 @@ from jaxdae.diagnosis.backward import start_warning
 from jaxdae.diagnosis.diagnose import diagnose, says_more
 from jaxdae.diagnosis.failure import SimulationError
 from jaxdae.diagnosis.findings import Findings
-from jaxdae.diagnosis.starts import DEPENDENT_START, Start
+from jaxdae.diagnosis.starts import DEPENDENT_START, FAILED_START, Start
 from jaxdae.events.declaration import check_events, Event
 from jaxdae.events.records import REASONS
 from jaxdae.formulations import AbstractFormulation
@@ -427,6 +427,8 @@ def _raising(problem: Problem, method: Method, declared) -> Trajectory:
     trajectory = Trajectory.of(problem, method, solution)
     if solution.dependent is not None:
         trajectory = eqx.error_if(trajectory, solution.dependent, DEPENDENT_START)
+    stayed = ~trajectory.success & (solution.final_time == problem.times.start)
+    trajectory = eqx.error_if(trajectory, stayed, FAILED_START)
     if solution.events is not None:
         for code, reason in REASONS.items():
             stopped = solution.events.ending == code
@@ -491,8 +493,9 @@ def _for_start(frame: "_Frame", begun: State, settings: Given) -> tuple[Any, boo
     """A formulation for a start, whether nothing of it is left to examine, and warnings of it."""
     start = Start(frame.plant, begun, frame.times.start)
     eager = is_eager(frame.formulation, start)
+    kernel = None if settings.backend == "plain" else backend_of("native").kernel
     suited, known = starts.suited_to_start(
-        frame.formulation, start, settings.start_tolerance, eager=eager
+        frame.formulation, start, settings.start_tolerance, eager=eager, kernel=kernel
     )
     problem = Problem(frame.system, suited, frame.controller, frame.state, frame.times)
     return (

@@ -72,6 +72,16 @@ def test_no_module_imports_itself_in_a_circle():
     assert len([*order.static_order()]) == len(MODULES)  # raises where there is a circle
 
 
+def test_a_name_of_a_class_has_one_meaning():
+    """No two files of the library have a class of the same name."""
+    homes: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(name)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
 # What tells values that are known from those that JAX traces.
 TRACING = {"Tracer", "get_opaque_trace_state", "is_eager", "is_outside"}
 

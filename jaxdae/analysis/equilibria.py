@@ -168,7 +168,9 @@ def _solve(system, t, state, u, free, kept, free_controls):
     start = jnp.concatenate([places, state.w, control, jnp.zeros(m + r, q.dtype)])
     # Multipliers that balance best: a guess that is an equilibrium is found to be one.
     multipliers = jnp.arange(start.size) >= start.size - m - r
-    fixed = jax.lax.stop_gradient(problem)
+    # Declarations may hold functions.
+    arrays, rest = eqx.partition(problem, eqx.is_array)
+    fixed = eqx.combine(jax.lax.stop_gradient(arrays), rest)
     root = jax.lax.stop_gradient(
         _find_root(lambda x: _linear(x, fixed, s), jax.lax.stop_gradient(start), multipliers)
     )
@@ -374,13 +376,17 @@ def remaining_force(system: System, t, q, v, w, u, multipliers) -> Float[Array, 
 
 
 def mass_and_turning(system: System, t, q) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
-    """Mass matrix, and the gyroscopic matrix `A^T - A` with `A = d2T/dv dq` at rest."""
-    rest, eye = jnp.zeros_like(q), jnp.eye(q.size, dtype=q.dtype)
+    """Mass matrix, and the gyroscopic matrix `A^T - A` with `A = d2T/dv dq` at rest.
+
+    Where velocities are not rates of coordinates, `dq` along them.
+    """
+    eye = jnp.eye(velocity_count(system, t, q), dtype=q.dtype)
+    rest, still = jnp.zeros_like(eye[0]), jnp.zeros_like(q)
     momentum = lambda q, v: jax.grad(system.kinetic_energy, argnums=2)(t, q, v)  # noqa: E731
     _, push = jax.linearize(momentum, q, rest)
     declared = system.mass_matrix(t, q)
-    mass = jax.vmap(lambda e: push(rest, e))(eye).T if declared is None else declared
-    A = jax.vmap(lambda e: push(e, rest))(eye).T
+    mass = jax.vmap(lambda e: push(still, e))(eye).T if declared is None else declared
+    A = jax.vmap(lambda e: push(coordinate_rate(system, t, q, e), rest))(eye).T
     return jnp.asarray(mass, q.dtype), A.T - A
 
 
@@ -417,7 +423,7 @@ def _find_root(equations: Callable[[Any], _Linear], x, guessed) -> _Root:
     coordinates would otherwise spend minutes in the compiler. Those that are `guessed` alone move
     in the first step, one of least norm: a guess that is a root but for these is found to be one.
     """
-    search = _Search(x, jax.eval_shape(equations, x))
+    search = _RootSearch(x, jax.eval_shape(equations, x))
 
     def body(now: _SearchState) -> _SearchState:
         at = equations(now.x)
@@ -439,7 +445,7 @@ def _find_root(equations: Callable[[Any], _Linear], x, guessed) -> _Root:
     return jax.lax.while_loop(lambda now: now.stage <= _LAST, body, start).root
 
 
-class _Search:
+class _RootSearch:
     """Steps of optimistix' method on equations that the loop has evaluated."""
 
     def __init__(self, x, shapes: _Linear):

@@ -140,7 +140,7 @@ class Analysis(NamedTuple):
 
     def state_names(self) -> list[str]:
         """Names of the entries of the redundant linear state, those on the constraints first."""
-        name = [self.system.labels().coordinate(i) for i in range(self.equilibrium.q.size)]
+        name = self.linearization.coordinates
         independent, errors, dependent = self.linearization.partition
         return [
             *(name[i] for i in independent),

@@ -1,5 +1,6 @@
 """Linearization about an equilibrium in redundant coordinates, with inputs and actuator states."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -22,12 +23,19 @@ from jaxdae.checks import are_known, fails
 from jaxdae.compiled import jit
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.reprs import Module, shown
-from jaxdae.systems import State, System
+from jaxdae.systems import Labels, State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import check_symmetric_mass
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import involved
-from jaxdae.systems.kinematics import along_motion, refuse_rates
+from jaxdae.systems.kinematics import (
+    along_motion,
+    coordinate_rate,
+    frame_force,
+    has_rate,
+    velocities_of,
+    velocity_count,
+)
 from jaxdae.systems.precision import in_dtype
 
 
@@ -62,6 +70,11 @@ class Linearization(Module):
     `z_D = 0`. For velocity constraints that hold at rest (homogeneous ones do) `z_E` has none
     either: `r` zero rows more, and nothing demands `z_E = 0`.
 
+    Where velocities are not rates of coordinates (`System.rate`), as of bodies on balls, changes of
+    position are written in the directions of the velocities: `dq = N(t0, q0) dx` with as many `dx`
+    as velocities, whose names they have. At rest their rates are the velocities, so that the
+    equations are the same.
+
     Args:
         A: on the constraints, state `(x, v_I, dw, z_E)`, shape `(2(n-m)-r+k, 2(n-m)-r+k)`.
         B: input matrix on the constraints, shape `(2(n-m)-r+k, s)`.
@@ -76,7 +89,8 @@ class Linearization(Module):
         equilibrium: where.
         partition: which coordinates are which.
         conservative: whether all forces are declared by energies and dissipation.
-        coordinates: their names.
+        coordinates: names of the coordinates, or of the velocities where these are not their rates.
+        frame: then `N^+`, by which `dx = frame @ dq`, shape `(velocities, n)`; else `None`.
     """
 
     A: Float[Array, "s s"]
@@ -92,6 +106,7 @@ class Linearization(Module):
     partition: Partition = eqx.field(static=True)
     conservative: bool = eqx.field(static=True)
     coordinates: tuple[str, ...] = eqx.field(static=True)
+    frame: Float[Array, "d n"] | None = None
 
     @property
     def position_constraints(self) -> int:
@@ -121,8 +136,9 @@ def linearize(
     Args:
         system: the declaration.
         equilibrium: from `jaxdae.analysis.equilibrium`.
-        independent: names or indices of the `n-m-r` independent coordinates; by default chosen by
-            pivoting, which needs concrete numbers: under `jit` or `vmap` name them.
+        independent: names or indices of the `n-m-r` independent coordinates, or of velocities where
+            these are not their rates; by default chosen by pivoting, which needs concrete numbers:
+            under `jit` or `vmap` name them.
         controller: `u = controller(t, q, v, w)` closes the loop. `B` is then the effect of an input
             added to it.
 
@@ -137,8 +153,7 @@ def linearize(
     """
     eq = equilibrium
     check_instance("equilibrium", eq, Equilibrium, "what jaxdae.equilibrium(system, q) found")
-    refuse_rates(system, "linearize")
-    check_symmetric_mass(system, eq.t, State(eq.q, jnp.zeros_like(eq.q)))
+    check_symmetric_mass(system, eq.t, State(eq.q, at_rest(system, eq)))
     # As arrays: numbers of another value would be compiled anew.
     system, controller = in_dtype((system, controller), eq.q.dtype)
     jac = jacobian_at_rest(system, eq)
@@ -148,14 +163,34 @@ def linearize(
         jac = jacobian_at_rest(system, eq)
         m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
     partition = choose_partition(system, jac, m, independent)
-    _check_controller(eq, controller)
+    _check_controller(system, eq, controller)
     return _linearize(system, eq, controller, partition)
 
 
 @jit
 def jacobian_at_rest(system: System, eq: Equilibrium) -> Float[Array, "c n"]:
     """Constraint Jacobian at an equilibrium, shape `(m+r, n)`, by compiled code."""
-    return mass_and_jacobian(system, eq.t, eq.q, jnp.zeros_like(eq.q))[1]
+    return mass_and_jacobian(system, eq.t, eq.q, at_rest(system, eq))[1]
+
+
+def at_rest(system: System, eq: Equilibrium) -> Float[Array, " v"]:
+    """The velocities at an equilibrium, zeros."""
+    return jnp.zeros(velocity_count(system, eq.t, eq.q), eq.q.dtype)
+
+
+def _moved(system: System, eq: Equilibrium, x):
+    """Coordinates next to an equilibrium, to first order: `q0 + N(t0, q0) x`."""
+    return eq.q + coordinate_rate(system, eq.t, eq.q, x)
+
+
+def _directions(system: System, count: int) -> Labels:
+    """Labels whose coordinates are those that the linear equations have: `count` of them."""
+    labels = system.labels()
+    if not has_rate(system):
+        return labels
+    given = labels.velocities
+    names = tuple(given[i] if i < len(given) else f"v{i + 1}" for i in range(count))
+    return dataclasses.replace(labels, coordinates=names)
 
 
 def _independent_part(system: System, eq: Equilibrium, m: int) -> tuple[System, Equilibrium]:
@@ -165,7 +200,7 @@ def _independent_part(system: System, eq: Equilibrium, m: int) -> tuple[System, 
     are others that give the same reaction. Both arguments come back as they are where all `m`
     position constraints and the velocity constraints are independent, or at a singular position.
     """
-    state = State(eq.q, jnp.zeros_like(eq.q), eq.w)
+    state = State(eq.q, at_rest(system, eq), eq.w)
     rows, regular, jac = map(np.asarray, independent_rows(system, eq.t, state))
     if not regular or rows.all():
         return system, eq
@@ -203,7 +238,8 @@ def _part(kind: type, rows: tuple[int, ...], m: int) -> type:
 
 def choose_partition(system: System, jac, m: int, independent=None) -> Partition:
     """Independent and dependent coordinates for a Jacobian, position constraints first."""
-    labels, (c, n) = system.labels(), jac.shape
+    c, n = jac.shape
+    labels = _directions(system, n)
     chosen = None
     if independent is not None:
         chosen = labels.coordinate_indices(independent, n, "independent")
@@ -238,7 +274,12 @@ def _linearize(system, eq, controller, partition) -> Linearization:
     position_map, velocity_map, rates = _kinematics(level, partition)
     n, d = velocity_map.shape
     r, m, k = len(partition.nonholonomic), len(partition.holonomic), eq.w.size
-    hessian = jax.jacfwd(lambda q: -energy_force(system, eq.t, q, eq.multipliers[:m]))(eq.q)
+    rest = at_rest(system, eq)
+
+    def slope(x):
+        return -energy_force(system, eq.t, _moved(system, eq, x), eq.multipliers[:m])
+
+    hessian = jax.jacfwd(slope)(rest)
     free, errors = (jnp.array(x, int) for x in (partition.independent, partition.nonholonomic))
     by_q, by_v, by_w, by_u = _rates(system, eq, controller, level, hessian, free)
     # Columns: x, v_I, dw, z_E, z_D.
@@ -268,7 +309,7 @@ def _linearize(system, eq, controller, partition) -> Linearization:
         B=B_full[:size],
         A_full=A_full,
         B_full=B_full,
-        positions=positions,
+        positions=jax.vmap(lambda x: coordinate_rate(system, eq.t, eq.q, x), 1, 1)(positions),
         velocities=velocities,
         drift=drift,
         stiffness=position_map[:, : d + r].T @ hessian @ position_map[:, : d + r],
@@ -276,7 +317,8 @@ def _linearize(system, eq, controller, partition) -> Linearization:
         equilibrium=eq,
         partition=partition,
         conservative=conservative,
-        coordinates=tuple(system.labels().coordinate(i) for i in range(n)),
+        coordinates=tuple(_directions(system, n).coordinate(i) for i in range(n)),
+        frame=_frame(system, eq) if has_rate(system) else None,
     )
 
 
@@ -290,12 +332,15 @@ class _Level(NamedTuple):
 
 
 def _velocity_level(system, eq) -> _Level:
-    def level(t, q, v):
+    def level(t, x, v):
+        q = _moved(system, eq, x)
         f_dot = jax.jvp(system.position_constraints, (t, q), along_motion(system, t, q, v))[1]
         return jnp.concatenate([f_dot, system.velocity_constraints(t, q, v)])
 
+    rest = at_rest(system, eq)
+
     def slopes(t):
-        return jax.jacfwd(level, argnums=(1, 2))(t, eq.q, jnp.zeros_like(eq.q))
+        return jax.jacfwd(level, argnums=(1, 2))(t, rest, rest)
 
     (by_q, jac), rates = jax.jvp(slopes, (eq.t,), (jnp.ones_like(eq.t),))
     return _Level(by_q, jac, *rates)
@@ -308,18 +353,21 @@ def _rates(system, eq, controller, level: _Level, hessian, free):
     the forces differentiated at constant multipliers: no derivative of a mass matrix is needed.
     """
     multipliers = eq.multipliers[eq.residual.phi.size :]
-    base = eq.u if controller is None else jnp.zeros_like(_control(eq, controller))
-    inputs, unravel = _flat(base)
+    base = eq.u if controller is None else jnp.zeros_like(_control(system, eq, controller))
+    rest, (inputs, unravel) = at_rest(system, eq), _flat(base)
 
-    def forces(q, v, w, u):
-        u = unravel(u)
+    def forces(x, v, w, u):
+        q, u = _moved(system, eq, x), unravel(u)
         if controller is not None:
             u = controller(eq.t, q, v, w) + u
         force = remaining_force(system, eq.t, q, v, w, u, multipliers)
+        if has_rate(system):
+            momentum = jax.grad(lambda v: system.kinetic_energy(eq.t, q, v))(v)
+            force = force + frame_force(system, eq.t, q, v, momentum)
         return force, system.actuator_rate(eq.t, q, v, w, u)
 
     mass, turning = mass_and_turning(system, eq.t, eq.q)
-    at = (eq.q, jnp.zeros_like(eq.q), eq.w, inputs)
+    at = (rest, rest, eq.w, inputs)
     by_force, by_actuator = jax.jacfwd(forces, argnums=(0, 1, 2, 3))(*at)
     by_force = (by_force[0] - hessian, by_force[1] + turning, *by_force[2:])
     nothing = (jnp.zeros((len(level.jac), x.size), x.dtype) for x in at[2:])
@@ -360,7 +408,7 @@ def _kinematics(level: _Level, partition):
 
 
 def _damping(system, eq, velocity_map):
-    hessian = jax.hessian(lambda v: system.dissipation(eq.t, eq.q, v))(jnp.zeros_like(eq.q))
+    hessian = jax.hessian(lambda v: system.dissipation(eq.t, eq.q, v))(at_rest(system, eq))
     return velocity_map.T @ hessian @ velocity_map
 
 
@@ -370,14 +418,20 @@ def _flat(u):
     return ravel_pytree(u)
 
 
-def _control(eq, controller):
-    return controller(eq.t, eq.q, jnp.zeros_like(eq.q), eq.w)
+def _frame(system, eq):
+    """`N^+`: changes of position in the directions of the velocities, from changes of `q`."""
+    eye = jnp.eye(eq.q.size, dtype=eq.q.dtype)
+    return jax.vmap(lambda e: velocities_of(system, eq.t, eq.q, e), 0, 1)(eye)
 
 
-def _check_controller(eq, controller) -> None:
+def _control(system, eq, controller):
+    return controller(eq.t, eq.q, at_rest(system, eq), eq.w)
+
+
+def _check_controller(system, eq, controller) -> None:
     if controller is None or eq.u is None:
         return
-    wanted, control = (ravel_pytree(x)[0] for x in (eq.u, _control(eq, controller)))
+    wanted, control = (ravel_pytree(x)[0] for x in (eq.u, _control(system, eq, controller)))
     if wanted.shape != control.shape:
         raise ValueError(
             f"the controller returns {control.size} controls, the equilibrium has {wanted.size}."

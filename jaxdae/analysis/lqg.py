@@ -146,7 +146,7 @@ def lqg(
 def _output(part: RegulatedPart, measured):
     """Measurements at the equilibrium, and their derivatives by the state."""
     lin, eq = part.linearization, part.linearization.equilibrium
-    at = (eq.t, eq.q, jnp.zeros_like(eq.q), eq.w)
+    at = (eq.t, eq.q, jnp.zeros(len(lin.velocities), eq.q.dtype), eq.w)
     y = measured(*at)
     if getattr(y, "ndim", None) != 1:
         raise ValueError(

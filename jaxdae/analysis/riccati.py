@@ -37,6 +37,8 @@ class RegulatorFeedback(Module):
         independent: indices of the independent coordinates.
         errors: errors of dependent coordinates that move, from all coordinates, shape `(e, n)`;
             `None` for none.
+        frame: `Linearization.frame`, changes of position from those of the coordinates; `None`
+            where velocities are rates of coordinates.
     """
 
     K: Float[Array, "i s"]
@@ -45,11 +47,12 @@ class RegulatorFeedback(Module):
     u: Float[Array, " i"]
     independent: tuple[int, ...] = eqx.field(static=True)
     errors: Float[Array, "e n"] | None = None
+    frame: Float[Array, "d n"] | None = None
 
     def __call__(self, t, q, v, w):
         del t
         free = jnp.array(self.independent, int)
-        moved = q - self.q
+        moved = q - self.q if self.frame is None else self.frame @ (q - self.q)
         state = [moved[free], v[free], w - self.w]
         if self.errors is not None:
             state.append(self.errors @ moved)
@@ -200,7 +203,7 @@ class RegulatedPart(NamedTuple):
         lin, eq = self.linearization, self.linearization.equilibrium
         errors = _errors(lin, self.errors)
         independent = lin.partition.independent
-        return RegulatorFeedback(K, eq.q, eq.w, jnp.ravel(eq.u), independent, errors)
+        return RegulatorFeedback(K, eq.q, eq.w, jnp.ravel(eq.u), independent, errors, lin.frame)
 
 
 def regulated_part(lin: Linearization, errors) -> RegulatedPart:
@@ -259,8 +262,9 @@ def _errors(lin: Linearization, kept) -> Float[Array, "e n"] | None:
         return None
     parts = (lin.partition.independent, lin.partition.nonholonomic)
     free, rows = (jnp.array(x, int) for x in parts)
-    by_x = lin.positions[rows][:, : len(free)]
-    pick = jnp.zeros((len(rows), lin.positions.shape[0]), by_x.dtype)
+    positions = lin.positions if lin.frame is None else lin.frame @ lin.positions
+    by_x = positions[rows][:, : len(free)]
+    pick = jnp.zeros((len(rows), len(positions)), by_x.dtype)
     pick = pick.at[jnp.arange(len(rows)), rows].set(1.0).at[:, free].add(-by_x)
     return kept @ pick
 

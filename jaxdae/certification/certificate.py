@@ -18,7 +18,7 @@ FAULTS = (
 )  # fmt: skip
 
 
-class Check(NamedTuple):
+class GradientCheck(NamedTuple):
     """One of the examinations of a gradient.
 
     Attributes:
@@ -67,7 +67,7 @@ class GradientCertificate:
     digits: float
     value: np.ndarray
     gradient: PyTree
-    checks: tuple[Check, ...]
+    checks: tuple[GradientCheck, ...]
     growth: Growth | None
     rank: RankMargin | None
     event_gap: float

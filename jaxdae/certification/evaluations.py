@@ -19,7 +19,7 @@ _REFUSALS = (TypeError, ValueError, NotImplementedError)
 _LIBRARIES = (str(Path(jax.__file__).parent.parent), str(Path(__file__).parents[1]))
 
 
-class Derivative(NamedTuple):
+class Differentiated(NamedTuple):
     """Values, and a derivative of one mode, of weighted values; or why there is none."""
 
     value: np.ndarray | None = None
@@ -93,22 +93,22 @@ class Evaluator:
             value = jax.block_until_ready(self._values(self.tree(x)))
         return np.asarray(value, float), value.dtype, seen
 
-    def forward(self, x: np.ndarray, v: np.ndarray, **asked: Any) -> Derivative:
+    def forward(self, x: np.ndarray, v: np.ndarray, **asked: Any) -> Differentiated:
         """Values and `J v`."""
         return self._differentiated(self._forward, Observation(mode="forward", **asked), x, v)
 
-    def reverse(self, x: np.ndarray, w: np.ndarray, **asked: Any) -> Derivative:
+    def reverse(self, x: np.ndarray, w: np.ndarray, **asked: Any) -> Differentiated:
         """Values and `J^T w`."""
         return self._differentiated(self._reverse, Observation(mode="reverse", **asked), x, w)
 
-    def _differentiated(self, program, asked, x, direction) -> Derivative:
+    def _differentiated(self, program, asked, x, direction) -> Differentiated:
         given = self.tree(direction) if program is self._forward else jnp.asarray(direction)
         try:
             with observing(asked):
                 value, slope = jax.block_until_ready(program(self.tree(x), given))
         except _REFUSALS as error:
-            return Derivative(refusal=str(error).split("\n")[0][:200])
-        return Derivative(np.asarray(value, float), self.flat(slope))
+            return Differentiated(refusal=str(error).split("\n")[0][:200])
+        return Differentiated(np.asarray(value, float), self.flat(slope))
 
     def by_leaves(self, x: np.ndarray, v: np.ndarray) -> np.ndarray | None:
         """`J v` for the part of a direction in each leaf, shape (leaves, m)."""

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.certification import motions
-from jaxdae.certification.certificate import Check, GradientCertificate
+from jaxdae.certification.certificate import GradientCertificate, GradientCheck
 from jaxdae.certification.differences import differences, first_step, Line
 from jaxdae.certification.evaluations import Evaluator
 from jaxdae.diagnosis.observation import Observation, observing, SeenRun
@@ -28,7 +28,7 @@ _ROUGH = 1e-6
 _MOST_LEAVES = 64
 
 
-class Examination:
+class GradientExamination:
     """The examination at one point.
 
     Args:
@@ -44,7 +44,7 @@ class Examination:
     ):
         self.of, self.x, self.digits, self.backends, self.seed = of, x, digits, backends, seed
         self.evaluations = 0
-        self.checks: list[Check] = []
+        self.checks: list[GradientCheck] = []
         self.faults: dict[str, str] = {}
         self.known_digits: dict[str, float] = {}
         self.growth = self.rank = self.residual = None
@@ -82,7 +82,7 @@ class Examination:
         )  # fmt: skip
 
     def _add(self, name, passed, value=np.nan, bound=np.nan, words="") -> None:
-        self.checks.append(Check(name, passed, float(value), float(bound), words))
+        self.checks.append(GradientCheck(name, passed, float(value), float(bound), words))
 
     # The evaluations in their order.
 

@@ -17,7 +17,7 @@ from jaxdae import __version__
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.tuning_pictures import draw
 from jaxdae.commands.tuning_report import record, report, StudyFindings, Tuned
-from jaxdae.commands.validation import breaking_times, stacked, Validation
+from jaxdae.commands.validation import breaking_times, stacked, ValidationRuns
 from jaxdae.models import get_model
 from jaxdae.models.studies import studies
 from jaxdae.models.study import Check, RANGE, Study
@@ -139,7 +139,7 @@ def _tune(study: Study, options, out: Path, ending: threading.Event) -> StudyFin
     sets = {name: gains for name, gains in sets.items() if gains is not None}
     tuned_on = Check("as tuned", count=options.batch)
     study = dataclasses.replace(study, checks=(tuned_on, *study.checks))
-    validation = Validation(study, RK4(), len(sets) + 2)
+    validation = ValidationRuns(study, RK4(), len(sets) + 2)
     steps, left_out = _held(validation, sets["first"], states)
     served = _objective(study, states, (1.0,), options).backend_of(sets["first"])
     tuned: dict[str, Tuned] = {}
@@ -164,7 +164,7 @@ def _tune(study: Study, options, out: Path, ending: threading.Event) -> StudyFin
 
 
 def _held(
-    validation: Validation, first, states: State
+    validation: ValidationRuns, first, states: State
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Steps of the range that the first gains hold at, and the others [s]."""
     count = states.q.shape[0]
@@ -180,7 +180,7 @@ def _held(
 
 
 def _certificates(
-    validation: Validation, over_range: Tuned, sets: dict[str, Any]
+    validation: ValidationRuns, over_range: Tuned, sets: dict[str, Any]
 ) -> dict[str, Certificate]:
     """Of all gains over the range, from runs by the program of the validation."""
     objective, states = over_range.objective, over_range.objective.states

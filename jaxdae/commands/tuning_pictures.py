@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxdae.commands.tuning_report import LABELS, named_gains, step_checks, StudyFindings
-from jaxdae.commands.validation import stacked, Validation
+from jaxdae.commands.validation import stacked, ValidationRuns
 from jaxdae.models.study import Study
 from jaxdae.plotting import plot_histories, plot_series, plot_tuning, save_figure
 from jaxdae.plotting.gains import CostPlane, plot_levels, plot_planes, StabilityLimit
@@ -22,7 +22,7 @@ _CELLS, _STARTS, _FINE = 28, 2, 150
 
 
 def draw(
-    found: StudyFindings, validation: Validation, states: State, model: str, out: Path
+    found: StudyFindings, validation: ValidationRuns, states: State, model: str, out: Path
 ) -> None:
     """Write the figures of a study."""
     study, stem = found.study, found.study.method
@@ -76,7 +76,7 @@ def _padded(values: np.ndarray, count: int) -> np.ndarray:
     return np.pad(values, (0, count - len(values)), constant_values=np.nan)
 
 
-def _plane(found: StudyFindings, validation: Validation, states: State, name: str) -> CostPlane:
+def _plane(found: StudyFindings, validation: ValidationRuns, states: State, name: str) -> CostPlane:
     """Cost of gains that are the same for every constraint, at the steps of a tuning run."""
     study, tuned = found.study, found.tuned[name]
     x, y = np.geomspace(0.1, 8.0, _CELLS), np.geomspace(3e-3, 20.0, _CELLS)

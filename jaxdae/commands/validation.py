@@ -29,13 +29,13 @@ class Summary(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What `Validation.under` returns, by the names of the gains."""
+    """What `ValidationRuns.under` returns, by the names of the gains."""
 
     summaries: dict[str, Summary]  # of each
     runs: dict[str, Any]  # the first start's run of each, ready to plot
 
 
-class Validation:
+class ValidationRuns:
     """The runs of a study, as many at once as so many sets of gains on the most starts need."""
 
     def __init__(self, study: Study, solver, columns: int):

@@ -1,5 +1,6 @@
 """Starts, alone, in a batch, or inside a compiled program: what a formulation assumes of them."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -38,6 +39,12 @@ DEPENDENT_START = (
     "AugmentedLagrangian, or drop the superfluous constraints; outside of jax.jit the error names "
     "them."
 )
+FAILED_START = (
+    "the run failed in its first step: accelerations at the start are not finite, or too large for "
+    "any step. The mass matrix may be singular there (then give Multipliers(..., "
+    "solve=SingularMassSolve()) or Penalty), constraints dependent, or a force without a value; "
+    "outside of jax.jit the error names it."
+)
 
 
 class Start(NamedTuple):
@@ -55,7 +62,12 @@ class Start(NamedTuple):
 
 
 def suited_to_start(
-    formulation: AbstractFormulation, start: Start, tolerance: float | None, *, eager: bool
+    formulation: AbstractFormulation,
+    start: Start,
+    tolerance: float | None,
+    *,
+    eager: bool,
+    kernel: Callable | None = None,
 ) -> tuple[AbstractFormulation, bool]:
     """A formulation for a start: checked, its solves chosen and ranks held, where that is known.
 
@@ -67,6 +79,7 @@ def suited_to_start(
         start: of the run.
         tolerance: largest residual of a constraint, relative to `1 + max |q|, |v|`, or `None`.
         eager: whether all numbers are known, and operations on them computed at once.
+        kernel: makes kernels for the members of a batch, as `AbstractBackend.kernel`.
 
     Returns:
         The formulation, and whether nothing is left to examine when the program runs.
@@ -88,7 +101,7 @@ def suited_to_start(
             return _suited(formulation, plain, start, None, plain.examination.holds), True
     if not depends_on_rank(formulation, start.system, start.state):
         return formulation, True
-    ranks = _ranks_of_members(values)
+    ranks = _ranks_of_members(values, kernel)
     if ranks is None:
         return formulation, False
     chosen = suited(formulation, *ranks)
@@ -148,7 +161,7 @@ def _check_consistent(system, state, t, residual, tolerance: float) -> None:
             )
 
 
-def _ranks_of_members(start: Start) -> tuple[bool, Any] | None:
+def _ranks_of_members(start: Start, kernel: Callable | None) -> tuple[bool, Any] | None:
     """Whether starts of a batch are dependent, and their ranks; `None` where none are known."""
     at = start.system, start.t, start.state
     if _of_all_members(eqx.filter(at, eqx.is_array)) is None:  # before more is traced
@@ -161,7 +174,7 @@ def _ranks_of_members(start: Start) -> tuple[bool, Any] | None:
     doubtful = np.isfinite(seen.jac).all(axis=(-2, -1)) & ~seen.bounds_suffice()
     if all(map(surely_independent, seen.jac[doubtful], seen.phi[doubtful])):
         return False, jnp.asarray(full, here.jac.dtype)
-    ranks = jnp.where(jnp.isfinite(here.jac).all(), _constraint_rank(*at).held(), full)
+    ranks = jnp.where(jnp.isfinite(here.jac).all(), _constraint_rank(*at, kernel).held(), full)
     return bool((_of_all_members(ranks) != full).any()), ranks
 
 

@@ -21,7 +21,7 @@ from jaxdae.exports.run_programs import (
 )
 from jaxdae.exports.variables import Described
 from jaxdae.kernels.export import functional_mockup as unit
-from jaxdae.kernels.export.functional_mockup import Model, Variable
+from jaxdae.kernels.export.functional_mockup import MockupModel, MockupVariable
 from jaxdae.kernels.graph.expressions import INPUT
 from jaxdae.simulation import backends
 from jaxdae.simulation.problem import Method, Problem
@@ -100,7 +100,7 @@ class MockupPrograms:
 def mockup(
     problem: Problem, method: Method, state: State, name: str, quantities: tuple[str, ...],
     step_size: float, ends: tuple[float, float], tolerance: float | None, about: str,
-) -> Model:  # fmt: skip
+) -> MockupModel:  # fmt: skip
     """What a Functional Mock-up Unit of a run is made of.
 
     Args:
@@ -143,7 +143,7 @@ def mockup(
 def _model(
     programs: MockupPrograms, direct: bool, name: str, step_size: float,
     ends: tuple[float, float], tolerance: float | None, about: str,
-) -> Model:  # fmt: skip
+) -> MockupModel:  # fmt: skip
     from jaxdae.kernels.export.entry import step_functions
     from jaxdae.kernels.tracing.subprograms import Subprogram
     from jaxdae.kernels.tracing.trace import scalarize
@@ -194,7 +194,7 @@ def _model(
     if count:
         program("pack", programs.packed, p)
     states, start_places, start_variables = _states(programs, direct, made["start"], count, outputs)
-    return Model(
+    return MockupModel(
         name, about, states, _outputs(programs, sizes), _parameters(programs), start_variables,
         start_places, made, [int(np.prod(z.shape)) for z in plan.shapes],
         step_functions(programs.integration), _dependencies(made["rate"], n, outputs),
@@ -207,10 +207,10 @@ def _model(
 # Variables.
 
 
-def _as_variables(described: list[Described], values, kind) -> list[Variable]:
+def _as_variables(described: list[Described], values, kind) -> list[MockupVariable]:
     flat = np.ravel(np.asarray(values, np.float64))
     return [
-        Variable(x.name, x.about, x.unit, kind, float(value))
+        MockupVariable(x.name, x.about, x.unit, kind, float(value))
         for x, value in zip(described, flat, strict=True)
     ]
 
@@ -237,14 +237,14 @@ def _states(programs: MockupPrograms, direct: bool, start, count: int, outputs: 
     states = []
     for i in range(n):
         kind = unit.CALCULATED if i not in taken else unit.EXACT_STATE
-        states.append(Variable(*named[i], kind, float(own[i])))
+        states.append(MockupVariable(*named[i], kind, float(own[i])))
     behind = 1 + 2 * n + outputs + count
     places, more = [], []
     for k, x in enumerate(of_start):
         i = exact[k]
         if i is None:
             places.append(behind + len(more))
-            more.append(Variable(f"start.{x.name}", f"{x.about} at the start", x.unit,
+            more.append(MockupVariable(f"start.{x.name}", f"{x.about} at the start", x.unit,
                                  unit.START, float(values[k])))  # fmt: skip
         else:
             places.append(1 + i)
@@ -271,7 +271,7 @@ def _own_states(programs: MockupPrograms, of, direct: bool) -> list[Described]:
     return variables.distinct(named)
 
 
-def _parameters(programs: MockupPrograms) -> list[Variable]:
+def _parameters(programs: MockupPrograms) -> list[MockupVariable]:
     """Of all arrays of system, formulation and controller."""
     roots, result, kinds, values = ("system", "formulation", "controller"), [], [], []
     system = programs.inputs.parts[0]
@@ -297,7 +297,8 @@ def _parameters(programs: MockupPrograms) -> list[Variable]:
             kinds += [unit.INPUT if held else unit.TUNABLE] * len(each)
             values += np.ravel(np.asarray(x, np.float64)).tolist()
     named = variables.distinct(result)
-    return [Variable(*x, kind, value) for x, kind, value in zip(named, kinds, values, strict=True)]
+    found = zip(named, kinds, values, strict=True)
+    return [MockupVariable(*x, kind, value) for x, kind, value in found]
 
 
 def _inputs(system, u) -> list[Described]:
@@ -308,7 +309,7 @@ def _inputs(system, u) -> list[Described]:
     return each
 
 
-def _outputs(programs: MockupPrograms, sizes: dict[str, int]) -> list[Variable]:
+def _outputs(programs: MockupPrograms, sizes: dict[str, int]) -> list[MockupVariable]:
     """Of quantities that are calculated of states."""
     system, result = programs.inputs.parts[0], []
     for name in programs.quantities:

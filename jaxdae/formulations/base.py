@@ -181,14 +181,14 @@ def _rate_and_multipliers(formulation: AbstractFormulation, system: System, t, y
     return formulation.rate_and_multipliers(system, t, y, u)
 
 
-def holding_rank(tree, system: System, t, state: State):
+def holding_rank(tree, system: System, t, state: State, kernel: Callable | None = None):
     """A formulation or a solve, with the rank that constraints have at a state, where it asks.
 
-    The state is the start of the motion, and may be traced.
+    The state is the start of the motion, and may be traced; `kernel` is that of a backend.
     """
     if not any(x.asks_for_rank for x in solves(tree)):
         return tree
-    rank = constraint_rank(system, t, state).held()
+    rank = constraint_rank(system, t, state, kernel).held()
     return with_solves(tree, lambda solve: solve.with_rank(rank))
 
 

@@ -21,7 +21,7 @@ from jaxdae.identification.data import Experiment, label
 from jaxdae.identification.declared import Mechanism
 from jaxdae.identification.fit import names_of, Predictions, Runs
 from jaxdae.identification.losses import Loss
-from jaxdae.identification.uncertainty import NEGLIGIBLE, Sensitivity
+from jaxdae.identification.uncertainty import median_level, NEGLIGIBLE, Sensitivity
 from jaxdae.reprs import shown
 from jaxdae.systems import State
 from jaxdae.systems.checks import constraint_counts
@@ -41,8 +41,13 @@ _MOVED = 0.1
 _CERTAIN = 4.0
 # Standard errors this many times the estimates say that these are hardly determined.
 _VAGUE = 10.0
+# Differences above this part of the samples' own size, each like the one before it, are those of
+# another motion.
+_ASTRAY = 0.5
 # Where more than this part of the samples is beyond the scale of a loss, they are no outliers.
 _MOST_BEYOND = 0.5
+# Noise levels this many times those by the median of the differences are of outliers as well.
+_OF_OUTLIERS = 2.0
 # Nearer to a bound than this part of the interval; standard errors of normal theory say nothing
 # of estimates in the middle.
 _NEAR_BOUND = 1e-2
@@ -179,6 +184,16 @@ def _of_residuals(result) -> Iterator[Finding]:
         for name, (r, off) in autocorrelation(result).items()
         if abs(off) > _CERTAIN and abs(r) > 0.1
     }
+    astray = {name: x for name, x in _sizes(result).items() if x > _ASTRAY and name in correlated}
+    if astray:
+        yield Finding(
+            "the motion of the estimate is another one than the measured: its differences from the "
+            f"samples are as large as {_listed(astray)} of these samples' own deviations from "
+            "their mean. Records that are long, unstable or go over the top depend on their starts "
+            "too much for one run each: fit parts of them, `record.windows(1.0)`, each from an "
+            "UnknownStart, or give a better guess.",
+            max(astray.values()),
+        )
     fit = f"chi-square is {result.chi_square:.4g} at {result.degrees_of_freedom} degrees of freedom"
     improbable = result.probability < _IMPROBABLE
     if improbable:
@@ -197,6 +212,14 @@ def _of_residuals(result) -> Iterator[Finding]:
             "are no outliers. The model or its noise levels do not explain the data; or this is a "
             "local minimum: try starts=….",
             part,
+        )
+    wide = _levels_of_outliers(result) if result.loss != "linear" else {}
+    if wide:
+        yield Finding(
+            "the estimated noise of these channels is so many times that of the median difference "
+            f"from the model: {_listed(wide)}. There are more outliers than loss={result.loss!r} "
+            "withstands where noise is estimated. Give the level, Measurement(values, sigma).",
+            max(wide.values()),
         )
     # Correlated differences may be small together: that says nothing of the noise level.
     if not correlated and result.probability_below < _IMPROBABLE:
@@ -221,6 +244,29 @@ def _of_residuals(result) -> Iterator[Finding]:
             "the differences: the model may lack something.",
             worst,
         )
+
+
+def _levels_of_outliers(result) -> dict[str, float]:
+    """Channels whose estimated noise the median difference contradicts, with the quotient."""
+    found = {}
+    for name in (x for x in result.estimated_noise if x not in result.round_off):
+        parts = [one[name].residuals for one in result.data if name in one]
+        level = median_level(np.concatenate(parts))
+        if 0 < _OF_OUTLIERS * level < result.noise[name]:
+            found[name] = result.noise[name] / level
+    return found
+
+
+def _sizes(result) -> dict[str, float]:
+    """Root mean squares of differences by those of the samples' deviations from their means."""
+    found: dict[str, np.ndarray] = {}
+    for one in result.data:
+        for name, x in one.items():
+            known = np.isfinite(x.residuals)
+            values = x.measured[known]
+            own = np.array([np.sum(x.residuals[known] ** 2), np.sum((values - values.mean()) ** 2)])
+            found[name] = found.get(name, 0.0) + own
+    return {name: float(np.sqrt(x[0] / x[1])) for name, x in found.items() if x[1] > 0}
 
 
 def _samples(result) -> int:

@@ -15,12 +15,12 @@ from jaxtyping import PyTree
 
 from jaxdae.certification.certificate import GradientCertificate
 from jaxdae.certification.evaluations import Evaluator
-from jaxdae.certification.examination import DIGITS, Examination
+from jaxdae.certification.examination import DIGITS, GradientExamination
 from jaxdae.identification.data import Channel, check_data, Experiment, label, Prior
 from jaxdae.identification.fit import Fit, MeasurementModel, raw_names_of, Settings, Unknowns
 from jaxdae.identification.least_squares import Ended, estimate, repeated
 from jaxdae.identification.losses import loss_of
-from jaxdae.identification.preparation import guesses, prepared, Task, usable
+from jaxdae.identification.preparation import guesses, prepared, usable
 from jaxdae.identification.report import Identification, identification
 from jaxdae.identification.sensors import Sensors
 from jaxdae.identification.steepness import steep_friction
@@ -98,7 +98,10 @@ def identify(
             `z` up to one and `2 sqrt(z) - 1` beyond ("huber"), or `2 (sqrt(1 + z) - 1)`
             ("soft_l1") [Huber1981; TriggsEtAl2000]. Priors and starts keep their squares. Errors
             are those of the sandwich, `H^{-1} J^T diag(psi^2) J H^{-1} n / (n - p)` with
-            `psi = r rho'` and `H = J^T diag(dpsi/dr) J`. Noise levels have to be given.
+            `psi = r rho'` and `H = J^T diag(dpsi/dr) J`. Noise levels that are not given are those
+            of the bulk of the differences, by Huber's proposal 2 [Huber1981, section 7.7], of each
+            channel `sum psi(r/s)^2 = f E[psi(n)^2]` for `s`, with a standard normal `n` and `f`
+            degrees of freedom; by Huber's loss they withstand up to a quarter of outliers.
         f_scale: c, in units of sigma, from which on differences count less; at 1.345 Huber's loss
             loses 5 % of the information of normal noise.
         progress: show a progress bar.
@@ -120,10 +123,10 @@ def identify(
             derivatives at the estimate may not be trusted.
 
     Raises:
-        ValueError: for data that do not fit each other, settings that make no sense, a loss without
-            noise levels, a prior of what is not estimated, a parameter that no channel sees, a
-            noise level that cannot be estimated, first guesses from which no run succeeds, or from
-            which the sum of squares cannot decrease.
+        ValueError: for data that do not fit each other, settings that make no sense, a prior of
+            what is not estimated, a parameter that no channel sees, a noise level that cannot be
+            estimated, first guesses from which no run succeeds, or from which the sum of squares
+            cannot decrease.
         TypeError: for arguments of the wrong kind.
     """
     from tqdm import tqdm
@@ -142,7 +145,6 @@ def identify(
         unknowns = Unknowns(params, model.sensors.first_shared())
         task = prepared(model, unknowns, experiments, channels, intervals, priors)
         task = task._replace(loss=shape)
-        _require_levels(task)
         key = jax.random.key(0) if key is None else key
         first = guesses(task, unknowns, starts, spread, key)
         values = repeated(task.fit.samples(), first.shape[0])
@@ -189,7 +191,9 @@ def _certificate(fit: Fit, best: Ended) -> GradientCertificate:
         return fit.residuals(x, values, noise)
 
     evaluator = Evaluator(residuals, unknowns)
-    return Examination(evaluator, evaluator.flat(unknowns), DIGITS, backends=False).certificate()
+    return GradientExamination(
+        evaluator, evaluator.flat(unknowns), DIGITS, backends=False
+    ).certificate()
 
 
 def _best(ended: Ended, counts: SampleCounts) -> Ended:
@@ -208,17 +212,6 @@ def _best(ended: Ended, counts: SampleCounts) -> Ended:
             "jumps, or is made of integers. Smooth it, or start elsewhere."
         )
     return ended.one(best)
-
-
-def _require_levels(task: Task) -> None:
-    """Refuse a loss whose scale is in units of a noise that is not known."""
-    unknown = task.counts.unknown_noise
-    if task.loss.robust and unknown.any():
-        names = ", ".join(repr(n) for n, is_so in zip(task.channels, unknown, strict=True) if is_so)
-        raise ValueError(
-            f"identify: loss is {task.loss.name!r}, whose f_scale is in units of sigma, but the "
-            f"noise of {names} is not known; give the level, Measurement(values, sigma)."
-        )
 
 
 def _check_search(*, steps: Any, starts: Any, intervals: Any, spread: Any, key: Any) -> None:

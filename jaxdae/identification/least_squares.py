@@ -19,7 +19,7 @@ from jaxdae.identification.linearization import (
 )
 from jaxdae.identification.losses import Loss, SQUARES
 from jaxdae.identification.uncertainty import (
-    channel_squares,
+    channel_levels,
     estimated_noise,
     first_noise,
     SampleCounts,
@@ -46,11 +46,10 @@ _MOST_ROUNDS = 30
 # A fit is at a minimum where a further step promises less than this decrease of chi-square, or this
 # part of it: a tenth of a standard error. Noise levels are estimated from there on.
 _OPEN = 1e-2
-# And earlier where a level is overstated, as the spread of the samples is to begin with: squares of
-# its channel are below this part of the degrees of freedom, and no step promises to lower
-# chi-square by more than that part.
-# Else a fit that comes near to its minimum slowly would go on with such levels.
-_OVERSTATED, _PROMISED = 0.25, 0.1
+# And earlier where a level is overstated, as the spread of the samples is to begin with: residuals
+# have a level below this part of it, and no step promises to lower chi-square by more than that
+# part. Else a fit that comes near to its minimum slowly would go on with such levels.
+_OVERSTATED, _PROMISED = 0.5, 0.1
 _RELATIVE = 1e-8
 # Weights of gaps between intervals, one after the other: at first they hardly bind, in the end they
 # close to round-off of the motion's size.
@@ -96,8 +95,9 @@ def estimate(
     """Fit a batch of data sets.
 
     Noise levels that are not known are those of maximum likelihood, corrected for the number of
-    parameters that each channel determines: they are estimated wherever the fit is near a minimum
-    by the weights so far, from the residuals there, without another run.
+    parameters that each channel determines, or those of the loss, `Loss.level`: they are estimated
+    wherever the fit is near a minimum by the weights so far, from the residuals there, without
+    another run.
 
     Args:
         fit: what is fitted.
@@ -106,11 +106,11 @@ def estimate(
         counts: how much there is.
         steps: largest number of steps of each fit, in all rounds together.
         begun: residuals at `x`, where they are known.
-        loss: of the samples; noise levels are known where it is not the square.
+        loss: of the samples.
         callback: called after each step with the number of steps of each fit.
     """
     evaluation = evaluate(fit, x, values) if begun is None else begun
-    noise = first_noise(fit, counts)
+    noise = first_noise(fit, counts, robust=loss.robust)
     pairs = zip(np.asarray(x, float), linearizations(fit, evaluation), strict=True)
     searches = [_Search(fit, counts, at, found, noise, steps, loss) for at, found in pairs]
     made = [_one(evaluation, i) for i in range(len(searches))]
@@ -242,7 +242,8 @@ class _Search:
 
     def _reduced(self) -> float:
         """Chi-square by degrees of freedom, one at least."""
-        return max(1.0, self.cost / max(self.counts.total - self.x.size, 1))
+        found = self.found.weighted(self.noise, self.weight)
+        return max(1.0, self.loss.reduced(found, max(self.counts.total - self.x.size, 1)))
 
     def _ends_slowly(self, reduced: float) -> bool:
         if self.slow < _SLOW_STEPS:
@@ -255,9 +256,10 @@ class _Search:
         counts = self.counts
         if self.done or self.rounds >= _MOST_ROUNDS or not counts.unknown_noise.any():
             return False
-        squares = channel_squares(self.found.weighted(self.noise, self.weight), self.noise.size)
         freedom = np.where(np.isnan(self.freedom), counts.samples, self.freedom)
-        far = counts.unknown_noise & (squares < _OVERSTATED * freedom)
+        found = self.found.weighted(self.noise, self.weight)
+        levels = channel_levels(found, np.maximum(freedom, 1.0), self.loss.level)
+        far = counts.unknown_noise & (levels < _OVERSTATED)
         return bool(far.any()) and self.decrease <= _PROMISED * self.cost
 
     def _end_early(self) -> None:
@@ -308,7 +310,7 @@ class _Search:
     def _estimate_noise(self) -> None:
         noise, self.freedom = estimated_noise(
             self.fit, self.found.weighted(self.noise, self.weight), self.counts, self.noise,
-            self.fit.units(self.x),
+            self.fit.units(self.x), self.loss.level,
         )  # fmt: skip
         self.change, self.noise = np.abs(noise / self.noise - 1), noise
         self.rounds += 1

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from jaxdae.identification.linearization import LinearizedFit
 from jaxdae.identification.uncertainty import (
     kept_entries,
+    root_mean_square,
     Sensitivity,
     sensitivity,
     triangular,
@@ -19,6 +20,11 @@ from jaxdae.identification.uncertainty import (
 # samples are nearly all outliers is not thrown far away; by the weight itself they would never
 # overshoot where models are linear, but come near slowly [Huber1981, section 7.8].
 _OF_ERRORS, _OF_STEPS = 1e-4, 0.3
+
+# Expectations of normal numbers are sums up to so many standard deviations, at so many points.
+_FAR, _POINTS = 10.0, 4001
+# Beside the largest residual, samples nearer to the model than this are met exactly.
+_NOTHING = 1e-100
 
 
 class Shape(NamedTuple):
@@ -69,6 +75,61 @@ class Loss(NamedTuple):
         if not self.robust:
             return residuals
         return residuals * self._shape.weight((residuals / self.scale) ** 2)
+
+    def level(self, residuals: Float[np.ndarray, " n"], freedom: float) -> float:
+        r"""Standard deviation of the normal bulk of residuals, whatever outliers there are.
+
+            sum psi(r / s)^2 = freedom E[psi(n)^2],    n standard normal
+
+        for `s`: Huber's proposal 2 [Huber1981, section 7.7], of squares their root mean square. It
+        is zero where so many residuals are that no `s` is small enough.
+
+        Args:
+            residuals: of samples, in any unit, which is that of the result.
+            freedom: degrees of freedom that are left to them.
+        """
+        from scipy.optimize import brentq
+
+        largest = float(np.abs(residuals).max(initial=0.0))
+        if not self.robust or not 0 < largest < np.inf:
+            return root_mean_square(residuals, freedom)
+        relative = np.where(np.abs(residuals) > _NOTHING * largest, residuals / largest, 0.0)
+        expected = self._of_normal()
+        if np.count_nonzero(relative) * self.scale**2 <= freedom * expected:
+            return 0.0
+
+        def excess(logarithm: float) -> float:
+            scaled = self.influence(relative * np.exp(-logarithm))
+            return float(np.sum(scaled**2)) - freedom * expected
+
+        # Squares of psi are below those of residuals.
+        high = float(np.log(root_mean_square(relative, freedom * expected)))
+        low = high - 1.0
+        while excess(low) < 0:
+            low -= 1.0
+        found: Any = brentq(excess, low, high + 1e-9, xtol=1e-12)
+        return largest * float(np.exp(found))
+
+    def reduced(self, found: LinearizedFit, freedom: float) -> float:
+        """Chi-square by degrees of freedom; outliers count in it by their influence.
+
+        Args:
+            found: residuals in units of the noise.
+            freedom: degrees of freedom.
+        """
+        if not self.robust:
+            return found.squares / freedom
+        total = float(np.sum(found.priors**2))
+        for g in found.groups:
+            counted = np.where(g.rows >= 0, self.influence(g.value), g.value)
+            total += float(np.sum(counted**2))
+        return total / (freedom * self._of_normal())
+
+    def _of_normal(self) -> float:
+        """`E[psi(n)^2]` of a standard normal number."""
+        n = np.linspace(-_FAR, _FAR, _POINTS)
+        density = np.exp(-0.5 * n**2)
+        return float(np.sum(self.influence(n) ** 2 * density) / np.sum(density))
 
     def beyond(self, found: LinearizedFit) -> int:
         """Number of samples further from the model than the scale, which count less."""

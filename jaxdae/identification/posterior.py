@@ -71,7 +71,8 @@ def posterior(
         `Posterior`.
 
     Warns:
-        RuntimeWarning: where chains have not mixed, or trajectories diverge.
+        RuntimeWarning: where chains have not mixed, or trajectories diverge; and where differences
+            from the model are correlated, with the factor by which the density is too narrow.
 
     Raises:
         ImportError: without blackjax, which the extra `bayes` installs.
@@ -85,6 +86,7 @@ def posterior(
             "posterior: blackjax is not installed; install the extra, pip install 'jaxdae[bayes]'."
         ) from error
     _check(identification, samples, warmup, chains)
+    _warn_of_correlation(identification)
     task, x, noise = identification.problem
     run = _sampler(blackjax, task.fit, x, noise, samples, warmup)
     keys = jax.random.split(jax.random.key(0) if key is None else key, chains)
@@ -131,6 +133,26 @@ def _check(identification: Identification, samples: int, warmup: int, chains: in
         raise ValueError(
             "posterior: records are divided; fit them with intervals=1 from `result.raw` first."
         )
+
+
+def _warn_of_correlation(identification: Identification) -> None:
+    """A density of independent noise is too narrow where samples say the same twice."""
+    found = [
+        f"{x} {identification.autocorrelation[x].correlation:+.2f}"
+        for x in identification.correlated
+    ]
+    if not found:
+        return
+    factors = identification.robust_errors / identification.classical_errors
+    most = int(np.nanargmax(factors))
+    warnings.warn(
+        f"posterior: neighbouring differences from the model are correlated ({', '.join(found)}), "
+        "and the density is that of independent noise: it is too narrow, of "
+        f"{identification.names[most]} by a factor of {factors[most]:.2g}, robust by classical "
+        "standard error. Take `identification.intervals()`, or samples further apart.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def _sampler(blackjax: Any, fit: Fit, x, noise, samples: int, warmup: int):

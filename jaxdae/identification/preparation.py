@@ -184,7 +184,10 @@ def usable(task: Task, x, values: Samples, names, experiments) -> tuple[Any, Sam
     good = np.array([one.finite for one in found])
     if not good.any():
         raise ValueError(_failure(task, x, evaluation, experiments))
-    noise, units = first_noise(fit, task.counts), [fit.units(np.asarray(at)) for at in x]
+    noise, units = (
+        first_noise(fit, task.counts, robust=task.loss.robust),
+        [fit.units(np.asarray(at)) for at in x],
+    )
     weighted = [one.weighted(noise, 1.0) for one in found]
     pairs = [(weighted[i], units[i]) for i in np.flatnonzero(good)]
     if task.counts.unknown_noise.any():

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from jaxdae.checks import as_number
 from jaxdae.control.recorded import KINDS, Recorded
 from jaxdae.identification.data import Channel, Experiment, Measurement, UnknownStart
 from jaxdae.identification.units import factor, split
@@ -71,6 +72,39 @@ class Record:
         # An input goes on from samples that are before the part.
         inputs = _filled(self.ts, self.inputs, self.kind)[part]
         return dataclasses.replace(self, ts=self.ts[part], outputs=outputs, inputs=inputs)
+
+    def windows(self, length: float) -> "list[Record]":
+        """The record in parts of equal length, for motions that soon forget their start.
+
+        Of a pendulum that goes over the top, or of any motion whose perturbations grow, the end of
+        a long record says little of its beginning, and a fit from one start ends far from the best.
+        Parts, each from its own `UnknownStart`, keep what they say of the parameters.
+
+        Args:
+            length: of a part [s], about: the record is divided into as many as fit best. Those with
+                fewer than two samples, in a gap, are left out.
+
+        Raises:
+            ValueError: for a length that is not positive, or below two samples everywhere.
+        """
+        if not (np.isfinite(length) and length > 0):
+            raise ValueError(f"Record: the length of windows is {length!r}, must be positive [s].")
+        count = max(1, round((self.ts[-1] - self.ts[0]) / length))
+        edges = np.linspace(self.ts[0], self.ts[-1], count + 1)
+        edges[-1] = np.inf
+        found = []
+        for begin, end in itertools.pairwise(edges):
+            part = (self.ts >= begin) & (self.ts < end)
+            if part.sum() > 1:
+                first, last = self.ts[part][[0, -1]]
+                one = self.between(first, last)
+                found.append(dataclasses.replace(one, name=f"{self.name} from {first:.6g} s"))
+        if not found:
+            raise ValueError(
+                f"Record {self.name!r} has fewer than two samples in each part of {length:g} s; "
+                "give longer ones."
+            )
+        return found
 
     def experiment(
         self,
@@ -137,7 +171,8 @@ def read_record(
 
     Args:
         source: path of a text file with one line of headings, whose columns are separated by
-            commas, semicolons or tabulators, lines that begin with `#` left out; or a mapping of
+            commas, semicolons or tabulators, lines that begin with `#`, or in which no field has a
+            number, left out; or a mapping of
             names to vectors, a structured array, a pandas `DataFrame`, or an xarray `Dataset`. Of
             these the index, or a coordinate, may be the time, in numbers or as dates.
         channels: what the instruments show.
@@ -291,7 +326,7 @@ def _as_numbers(table: _Table, column: str, values: Any) -> Float[np.ndarray, " 
     for i, x in enumerate(array):
         try:
             if x is not None and str(x).strip().lower() not in _MISSING:
-                found[i] = float(x)
+                found[i] = as_number(x) if isinstance(x, str) else float(x)
         except (TypeError, ValueError):
             raise ValueError(
                 f"{table}, column {column!r}, {table.row(i)}: {str(x)!r} is no number; leave the "
@@ -408,6 +443,9 @@ def _of_file(path: Path, name: str | None) -> _Table:
                     f"{table}, line {line}: {len(row)} fields, where the headings are "
                     f"{len(names)}; leave fields empty where samples are missing."
                 )
+            # A row in which nothing was measured, its time not either, says nothing.
+            if all(x.strip().lower() in _MISSING for x in row):
+                continue
             lines.append(line)
             for column, x in zip(columns, row, strict=True):
                 column.append(x.replace(",", ".") if separator == ";" else x)
@@ -427,7 +465,7 @@ def _check_headings(table: _Table, names: list[str]) -> None:
     if twice:
         raise ValueError(f"{table}: {', '.join(map(repr, twice))} head more than one column.")
     try:
-        [float(x) for x in names]
+        [as_number(x) for x in names]
     except ValueError:
         return
     raise ValueError(

@@ -406,10 +406,8 @@ def identification(
         one.experiment: jax.tree.map(lambda a, run=run: jnp.asarray(a[run]), made[b].first)
         for b, run, one in begun
     }
-    lines = {
-        one.experiment: _lines(task, fit.params(x).shared, made[b].own[run])
-        for b, run, one in begun
-    }
+    shared = fit.params(x).shared
+    lines = {one.experiment: _lines(task, shared, made[b].own[run]) for b, run, one in begun}
     priors = zip(fit.priors.entries, fit.priors.means, fit.priors.sigmas, strict=True)
     unknown = dict(zip(task.channels, task.counts.unknown_noise, strict=True))
     freedom = dict(zip(task.channels, map(float, ended.freedom), strict=True))

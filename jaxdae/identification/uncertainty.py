@@ -1,5 +1,6 @@
 """What the data say of the parameters, and of noise levels that are not known."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -18,6 +19,8 @@ NEGLIGIBLE = 1e-3
 _NO_FREEDOM = 1e-6
 # Of columns of length one, singular values below this part of the largest are zero.
 _DEPENDENT = 1e-8
+# Standard deviation of normal numbers, by the median of their sizes.
+_OF_MEDIAN = 1.4826
 # Runs of some hundred steps are exact to so many units of round-off of what they show.
 _ROUND_OFFS = 50
 
@@ -124,12 +127,22 @@ class SampleCounts(NamedTuple):
         return int(self.samples.sum()) + self.others
 
 
-def first_noise(fit: Fit, counts: SampleCounts) -> np.ndarray:
-    """Spread of the samples of channels whose noise is not known, to begin with."""
+def first_noise(fit: Fit, counts: SampleCounts, *, robust: bool = False) -> np.ndarray:
+    """Spread of the samples of channels whose noise is not known, to begin with.
+
+    Where outliers are expected it is that by the median, of which they change little.
+    """
     noise = np.ones(len(fit.model.channels))
     for c in np.flatnonzero(counts.unknown_noise):
-        noise[c] = float(np.std(_samples(fit, int(c)))) or 1.0
+        samples = _samples(fit, int(c))
+        middle = median_level(samples - np.median(samples)) if robust else 0.0
+        noise[c] = middle or float(np.std(samples)) or 1.0
     return noise
+
+
+def median_level(differences: Float[np.ndarray, " n"]) -> float:
+    """Standard deviation of normal differences by the median of their sizes, NaN left out."""
+    return float(np.nanmedian(np.abs(differences))) * _OF_MEDIAN
 
 
 def round_off(fit: Fit) -> np.ndarray:
@@ -184,9 +197,15 @@ def basis_of(found: LinearizedFit, seen: np.ndarray) -> Basis:
     return Basis(parts, last[0] @ to_basis, scale[:p, None] * to_basis)
 
 
+def root_mean_square(residuals: Float[np.ndarray, " n"], freedom: float) -> float:
+    """Noise level of residuals that are normal, with so many degrees of freedom."""
+    return float(np.sqrt(np.sum(residuals**2) / freedom))
+
+
 def estimated_noise(
-    fit: Fit, found: LinearizedFit, counts: SampleCounts, noise: np.ndarray, units: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    fit: Fit, found: LinearizedFit, counts: SampleCounts, noise: np.ndarray, units: np.ndarray,
+    level_of: Callable[[np.ndarray, float], float] = root_mean_square,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     r"""Noise levels from the residuals of a fit, each channel by its own degrees of freedom.
 
         sigma_c^2 = sum_{i in c} r_i^2 / (n_c - sum_{i in c} H_ii),    H = J (J^T J)^{-1} J^T
@@ -200,25 +219,26 @@ def estimated_noise(
         counts: how much there is.
         noise: so far, shape `(channels,)`.
         units: of the unknowns.
+        level_of: the level, in units of that so far, from residuals and their degrees of freedom.
 
     Returns:
         Levels, and the degrees of freedom that the samples of each channel leave.
     """
     freedom = channel_freedom(found, counts, units)
-    squares = channel_squares(found, noise.size)
     free = freedom > _NO_FREEDOM
-    level = noise * np.sqrt(squares / np.where(free, freedom, 1.0))
+    level = noise * channel_levels(found, np.where(free, freedom, 1.0), level_of)
     level = np.maximum(level, round_off(fit))
     return np.where(counts.unknown_noise & free & (level > 0), level, noise), freedom
 
 
-def channel_squares(found: LinearizedFit, channels: int) -> Float[np.ndarray, " channels"]:
-    """Sums of the squares of residuals of the samples of each channel."""
-    squares = np.zeros(channels)
-    for g in found.groups:
-        rows = g.rows >= 0
-        np.add.at(squares, g.rows[rows], np.sum(g.value[:, rows] ** 2, axis=0))
-    return squares
+def channel_levels(
+    found: LinearizedFit,
+    freedom: Float[np.ndarray, " channels"],
+    level_of: Callable[[np.ndarray, float], float] = root_mean_square,
+) -> Float[np.ndarray, " channels"]:
+    """Noise level of each channel, in units of that so far; a sample that is missing is zero."""
+    parts = [[g.value[:, g.rows == c].ravel() for g in found.groups] for c in range(freedom.size)]
+    return np.array([level_of(np.concatenate(x), float(freedom[c])) for c, x in enumerate(parts)])
 
 
 def channel_freedom(

@@ -1,6 +1,7 @@
 """What is refused of a file for MuJoCo: before MuJoCo reads it, and numbers that it found."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
 from xml.parsers import expat
@@ -178,6 +179,40 @@ def check_numbers(model: Any, names: Any):
                 f"{what or 'ref'} of the {kind} {names(kind, of)!r} is "
                 f"{_listed(np.ravel(values[i]))}; give finite numbers, below {LARGEST:g}."
             )
+
+
+def check_signs(model: Any, names: Any):
+    """Refuse inertias of rotors and dry friction that are negative, which no mechanism has.
+
+    Args:
+        model: of MuJoCo.
+        names: of what it has, `Names`.
+
+    Raises:
+        ValueError: naming the element and the number.
+    """
+    for kind, what in (("dof", "armature"), ("tendon", "armature"), ("actuator", "armature"),
+                       ("dof", "frictionloss"), ("tendon", "frictionloss")):  # fmt: skip
+        for of, value in _negative(model, names, kind, what):
+            raise refuse(f"{what} of the {of} is {value:g}; it is not negative.")
+
+
+def negative_dampers(model: Any, names: Any) -> Iterator[str]:
+    """Joints, tendons and actuators whose dampers drive the motion, each with the number."""
+    for kind in ("dof", "tendon", "actuator"):
+        for of, value in _negative(model, names, kind, "damping"):
+            yield f"the {of} ({value:g})"
+
+
+def _negative(model: Any, names: Any, kind: str, what: str) -> Iterator[tuple[str, float]]:
+    values = getattr(model, f"{kind}_{what}")
+    named = set()
+    for i in map(int, np.flatnonzero([np.min(x) < 0 for x in values])):
+        of = int(model.dof_jntid[i]) if kind == "dof" else i
+        name = f"{_ROWS[kind]} {names(_ROWS[kind], of)!r}"
+        if name not in named:
+            named.add(name)
+            yield name, float(np.min(values[i]))
 
 
 def _listed(values: np.ndarray) -> str:

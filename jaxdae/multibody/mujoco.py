@@ -13,7 +13,14 @@ from jaxdae.events.declaration import Event
 from jaxdae.multibody.applied import BallTransmission, Site
 from jaxdae.multibody.bodies import AbstractLoop, Body, Connection, Coupling, Weld
 from jaxdae.multibody.comparison import compare
-from jaxdae.multibody.file_checks import check_numbers, check_text, decoded, refuse
+from jaxdae.multibody.file_checks import (
+    check_numbers,
+    check_signs,
+    check_text,
+    decoded,
+    negative_dampers,
+    refuse,
+)
 from jaxdae.multibody.joints import AbstractJoint, Ball, Free, Hinge, Slide
 from jaxdae.multibody.lengths import AbstractLength, Coordinate
 from jaxdae.multibody.limits import events as limit_events
@@ -103,14 +110,15 @@ def read_mujoco(
         TypeError: for `loops` that are none.
         ValueError: for what cannot be read, or has no counterpart here: flexible bodies, springs
             that yield, dry friction without `friction_speed`, ellipsoids in a fluid, tendons with
-            inertia, muscles, actuators with delays; for numbers that are not finite; for a robot
-            description that is no tree after the cuts; for an argument that is out of its range; or
-            if MuJoCo's numbers differ.
+            inertia, muscles, actuators with delays; for numbers that are not finite; for
+            inertias of rotors and dry friction that are negative; for a robot description that is
+            no tree after the cuts; for an argument that is out of its range; or if MuJoCo's numbers
+            differ.
 
     Warns:
         RuntimeWarning: if geometries could touch, or joints, tendons or actuators have limits: none
-            of these is modelled, but where the arguments ask for it; or if the file switches
-            actuators off: they are inputs without force.
+            of these is modelled, but where the arguments ask for it; if the file switches
+            actuators off: they are inputs without force; or if a damper is negative.
     """
     smooth = Smooth(friction_speed, limit_stiffness, limit_dissipation)
     _check_arguments(smooth)
@@ -120,6 +128,7 @@ def read_mujoco(
     given, tree, model = model_of(mujoco, source, cuts, named=bool(loops))
     names = Names(mujoco, model)
     check_numbers(model, names)
+    check_signs(model, names)
     left_out = (
         *_balanced(mujoco, model, given, tree),
         *_switch_off(mujoco, model),
@@ -143,6 +152,14 @@ def read_mujoco(
     )
     if left_out:
         warnings.warn(f"read_mujoco: left out: {'; '.join(left_out)}.", RuntimeWarning, 2)
+    driving = [*negative_dampers(model, names), *(() if tree is None else tree.driving)]
+    if driving:
+        warnings.warn(
+            f"read_mujoco: negative damping of {', '.join(driving)}: it drives the motion and does "
+            "not slow it. Give a positive number, unless that is meant.",
+            RuntimeWarning,
+            2,
+        )
     ends = read_limits(mujoco, model, names) if limits == "events" else []
     events = limit_events(system, ends, limit_restitution)
     return ImportedMechanism(system, system.start(), left_out, events)

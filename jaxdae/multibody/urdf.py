@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.spatial.transform import Rotation
 
+from jaxdae.checks import as_number
 from jaxdae.multibody.bodies import AbstractLoop, Connection, Weld
 from jaxdae.multibody.bushing import Bushing
 from jaxdae.multibody.closures import HingeLoop, PlanarLoop, SlideLoop
@@ -39,6 +40,7 @@ class Description(NamedTuple):
         loops: the joints that were cut, as closing joints.
         forces: their dampers.
         left_out: what else they have, in words.
+        driving: those of them whose dampers are negative, in words.
     """
 
     text: str
@@ -46,6 +48,7 @@ class Description(NamedTuple):
     loops: tuple[AbstractLoop, ...]
     forces: tuple[AbstractForce, ...]
     left_out: tuple[str, ...]
+    driving: tuple[str, ...]
 
 
 def described(text: str, cuts: Sequence[str]) -> Description:
@@ -97,6 +100,7 @@ def described(text: str, cuts: Sequence[str]) -> Description:
         tuple(x.loop for x in found),
         tuple(x.damper for x in found if x.damper is not None),
         tuple(y for x in found for y in x.left_out),
+        tuple(y for x in found for y in x.driving),
     )
 
 
@@ -159,6 +163,7 @@ class _Closing(NamedTuple):
     loop: AbstractLoop
     damper: AbstractForce | None
     left_out: tuple[str, ...]
+    driving: tuple[str, ...]
 
 
 def _closing(joint: ET.Element) -> _Closing:
@@ -203,7 +208,12 @@ def _closing(joint: ET.Element) -> _Closing:
             torsion_damping=damping if turns else 0.0,
         )
     limited = kind in ("revolute", "prismatic") and joint.find("limit") is not None
-    return _Closing(loop, damper, (f"limits of the cut joint {name!r}",) if limited else ())
+    return _Closing(
+        loop,
+        damper,
+        (f"limits of the cut joint {name!r}",) if limited else (),
+        (f"the cut joint {name!r} ({damping:g})",) if damping < 0 else (),
+    )
 
 
 def _origin(joint: ET.Element) -> tuple[np.ndarray, Rotation]:
@@ -218,7 +228,7 @@ def _numbers(joint: ET.Element, tag: str, what: str, default: tuple[float, ...])
     if given is None:
         return np.array(default)
     try:
-        found = np.array([float(x) for x in given.split()])
+        found = np.array([as_number(x) for x in given.split()])
     except ValueError:
         found = np.zeros(0)
     if found.shape != (len(default),) or not np.isfinite(found).all():

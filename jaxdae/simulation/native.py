@@ -41,8 +41,8 @@ class NativeBackend(AbstractBackend):
     options: ClassVar[dict[str, Any]] = BRIEFLY
 
     @property
-    def kernel(self) -> Callable:
-        return row_kernel
+    def kernel(self) -> Callable | None:
+        return kernel_of if obstacles.obstacle() is None else None
 
     def obstacle(self, formulation, method: Method) -> str | None:
         missing = obstacles.obstacle()
@@ -260,11 +260,16 @@ def row_kernel(function: Callable, *examples) -> Callable | None:
         The kernel; `None` where the function cannot be made one, or has so many parameters that
         its derivatives by all of them would fill the memory.
     """
+    if sum(x.size for x in jax.tree.leaves(examples)) > _MOST_READ:
+        return None
+    return kernel_of(function, *examples)
+
+
+def kernel_of(function: Callable, *examples) -> Callable | None:
+    """The same of a function that nobody differentiates, of any number of parameters."""
     from jaxdae.kernels import native
     from jaxdae.kernels.tracing.trace import UnsupportedOperationError
 
-    if sum(x.size for x in jax.tree.leaves(examples)) > _MOST_READ:
-        return None
     try:
         return native(function, *examples, strict=False)
     except (UnsupportedOperationError, TypeError):  # a TypeError tells of numbers of other types

@@ -46,7 +46,8 @@ def run(problem: Problem, method: Method) -> Solution:
         BackendError: when the native backend is asked for by name and cannot serve.
     """
     system, formulation, _, state, times, _, _ = problem
-    formulation = holding_rank(formulation, system, times.start, state)
+    kernel = backend_of(method.backend).kernel
+    formulation = holding_rank(formulation, system, times.start, state, kernel)
     begun = problem._replace(formulation=formulation)
     zero = jnp.zeros((), state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None

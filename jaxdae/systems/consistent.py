@@ -17,13 +17,14 @@ from jaxdae.reprs import Module
 from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_functions, check_position, check_tolerance
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
-from jaxdae.systems.kinematics import depends_on_velocities, has_rate, moved, refuse_rates
+from jaxdae.systems.kinematics import depends_on_velocities, has_rate, moved
 from jaxdae.systems.nearest import nearest, nearest_known
 from jaxdae.systems.precision import in_dtype, known_array
 from jaxdae.systems.programs import (
     ActuatorProgram,
     check_program_shape,
     metric_of_all,
+    separated,
     unmet,
     with_program,
 )
@@ -134,8 +135,6 @@ def consistent_state(
     state = State(q, v, w)
     system = in_dtype(system, state.q.dtype)
     check_once(system, state, t)
-    if program is not None:
-        refuse_rates(system, "consistent_state with `program`")
     held, free = _held(system, t, state, fixed)
     check_position(system, state)
     check_tolerance("tolerance", tolerance)
@@ -165,13 +164,14 @@ def check_once(system: System, state: State, t) -> None:
 def _held(system, t, state: State, fixed) -> tuple[list[int], np.ndarray]:
     """Coordinates that are held, and which coordinates and actuator states may move, `(n + k,)`.
 
-    Where velocities are not rates of coordinates, which velocities, `(n_v,)`.
+    Where velocities are not rates of coordinates, which velocities and actuator states.
     """
     n, k = state.q.size, state.w.size
     chosen = _indices(system, (fixed,) if isinstance(fixed, str | int) else fixed, n, k)
     held = [i for i in chosen if i < n]
     if has_rate(system):
-        return held, _free_velocities(system, t, state, held)
+        actuators = np.isin(np.arange(n, n + k), chosen, invert=True)
+        return held, np.concatenate([_free_velocities(system, t, state, held), actuators])
     free = np.ones(n + k, bool)
     free[chosen] = False
     return held, free
@@ -235,7 +235,7 @@ def _search_compiled(system: System, program, t, state: State, free):
 
 def _search(system: System, program, t, state: State, free, search: Callable = nearest_known):
     metric, x0 = _metric(system, program, t, state)
-    left, n = np.zeros(0, state.q.dtype), state.q.size
+    left, n = np.zeros(0, state.q.dtype), state.v.size
     before, away = _distances(system, t, state)
     m, c = before.phi.size, before.phi_dot.size
     if program is not None:
@@ -243,7 +243,7 @@ def _search(system: System, program, t, state: State, free, search: Callable = n
         free = (np if are_known(free) else jnp).concatenate([free[:n], free])
         count = m + c + _left(program, t, state).size
         x = search(with_program, (system, program, t, state), count, metric, x0, free)
-        out = State(x[:n], x[n : 2 * n], x[2 * n :])
+        out = separated(system, t, state, x)
         left = _left(program, t, out)
     else:
         free = free[: state.v.size]
@@ -278,9 +278,11 @@ _moved = jit(moved, options=BRIEFLY)
 def _metric(system: System, program, t, state: State):
     """The metric of a search, and where it begins."""
     mass, _ = mass_and_jacobian(system, t, state.q, state.v)
+    position = jnp.zeros_like(state.v) if has_rate(system) else state.q
     if program is not None:
-        return metric_of_all(mass, state.w.size), jnp.concatenate([state.q, state.v, state.w])
-    return mass, jnp.zeros_like(state.v) if has_rate(system) else state.q
+        begin = jnp.concatenate([position, state.v, state.w])
+        return metric_of_all(mass, state.w.size), begin
+    return mass, position
 
 
 @jit(options=BRIEFLY)

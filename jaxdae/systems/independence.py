@@ -1,5 +1,6 @@
 """How many constraints are independent where they hold."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -50,7 +51,9 @@ class ConstraintRank(NamedTuple):
         return jnp.where(self.regular, self.rank, jnp.nan)
 
 
-def constraint_rank(system: System, t, state: State) -> ConstraintRank:
+def constraint_rank(
+    system: System, t, state: State, kernel: Callable | None = None
+) -> ConstraintRank:
     r"""Number of independent constraints next to a state, where the constraints hold.
 
     A state that is off the constraints by `d` has singular values of the order `d` that vanish on
@@ -62,25 +65,44 @@ def constraint_rank(system: System, t, state: State) -> ConstraintRank:
         system: the declaration.
         t: time [s].
         state: near the constraints.
+        kernel: makes a kernel of a function and examples of its arguments, or returns `None` where
+            there can be none. In a batch, kernels take a fraction of the time of XLA's programs.
 
     Returns:
         `ConstraintRank`, without derivatives.
     """
     system, t, state = _plain(system, t, state)
-    q, v = _on_constraints(system, t, state.q, state.v, _STEPS)
+    q, v = _on_constraints(system, t, state.q, state.v, _STEPS, kernel)
+    arrays, rest = eqx.partition(system, eqx.is_array)
+    ranked = lambda q, v, t, arrays: _rank_at(eqx.combine(arrays, rest), t, q, v)  # noqa: E731
+    rank, regular, jac = _made(ranked, (q, v, t, arrays), kernel)(q, v, t, arrays)
+    return ConstraintRank(rank, regular > 0, jac)
+
+
+def _rank_at(system: System, t, q, v) -> tuple:
+    """Rank, 1 where it is the same around a state on the constraints and else 0, and Jacobian."""
     jac = _jacobian(system, t, q, v)
     rows, scales = unit_rows(jac)
-    result, columns = pivoted_rows(rows), pivoted_rows(rows.T)
+    result, columns = (pivoted_rows(x, min(x.shape)) for x in (rows, rows.T))
     # Any directions will do, if only they have nothing to do with the mechanism.
     numbers = jnp.arange(1.0, v.size + 1, dtype=q.dtype)
     z, w = (result.beside(jnp.cos(k * numbers**2)) for k in (1.0, 2.0))
     z = coordinate_rate(system, t, q, z)
     _, turned = jax.jvp(lambda q: _jacobian(system, t, q, v) @ w, (q,), (z,))
-    turned = scales * turned
+    # A row that is zero at this point alone turns too: beside the longest of the others.
+    none = scales == 0
+    least = jnp.min(jnp.where(none, jnp.inf, scales), initial=jnp.inf)
+    turned = jnp.where(none, jnp.where(jnp.isfinite(least), least, 1.0), scales) * turned
     lost = jnp.linalg.norm(columns.beside(turned))
     limit = rank_tolerance(q.dtype) ** 0.5
     regular = lost <= limit * (1 + jnp.linalg.norm(turned))
-    return ConstraintRank(result.rank, regular, jac)
+    return result.rank, regular.astype(q.dtype), jac
+
+
+def _made(function: Callable, arguments: tuple, kernel: Callable | None) -> Callable:
+    """A function as a kernel, where there can be one."""
+    one = None if kernel is None else kernel(function, *arguments)
+    return function if one is None else one
 
 
 def unsatisfied(system: System, t, state: State) -> Violation:
@@ -211,8 +233,7 @@ def _closer(residual, arguments, ends: bool, kernel):
         return _nearer(lambda x: residual(x, *rest), x)
 
     # One kernel beside that of the run costs less than XLA's compiling of the same operations.
-    one = None if kernel is None else kernel(nearer, *arguments)
-    one = nearer if one is None else one
+    one = _made(nearer, arguments, kernel)
 
     def step(result):
         count, last = result
@@ -253,17 +274,23 @@ def approach(residual, x, steps: int = _STEPS):
     square of the distance, which converge quadratically whatever the rank of `J` is
     [YamashitaFukushima2001].
     """
-    slopes = jax.jacfwd(lambda x: (residual(x),) * 2, has_aux=True)
+    return _approached(residual, (x,), steps, None)
 
-    def step(_, x):
-        jac, r = slopes(x)
+
+def _approached(residual, arguments: tuple, steps: int, kernel: Callable | None):
+    """The same of `residual(x, ...)` by its `arguments`, each step a kernel where there is one."""
+    x, *rest = arguments
+
+    def step(x, *rest):
+        jac, r = jax.jacfwd(lambda x: (residual(x, *rest),) * 2, has_aux=True)(x)
         rows, scales = unit_rows(jac)
         r = scales * r
         mu = jnp.minimum(r @ r / (1 + x @ x), 1.0) + _added(x.dtype)
         matrix = rows @ rows.T + mu * jnp.eye(r.size, dtype=x.dtype)
         return x - rows.T @ cho_solve((jnp.linalg.cholesky(matrix), True), r)
 
-    return jax.lax.fori_loop(0, steps, step, x)
+    one = _made(step, arguments, kernel)
+    return jax.lax.fori_loop(0, steps, lambda _, x: one(x, *rest), x)
 
 
 def _added(dtype) -> float:
@@ -285,17 +312,27 @@ def _plain(system: System, t, state: State):
     return eqx.combine(jax.lax.stop_gradient(arrays), rest)
 
 
-def _on_constraints(system: System, t, q, v, steps: int):
+def _on_constraints(system: System, t, q, v, steps: int, kernel: Callable | None = None):
     """Coordinates and velocities next to given ones that satisfy the constraints."""
-    if eqx.filter_eval_shape(system.position_constraints, t, q).shape[0]:
+    arrays, rest = eqx.partition(system, eqx.is_array)
+
+    def phi(q, t, arrays):
+        return eqx.combine(arrays, rest).position_constraints(t, q)
+
+    def phi_after(change, q, t, arrays):
+        return phi(moved(eqx.combine(arrays, rest), t, q, change), t, arrays)
+
+    def phi_dot(v, q, t, arrays):
+        return constraint_residuals(eqx.combine(arrays, rest), t, q, v).phi_dot
+
+    if eqx.filter_eval_shape(phi, q, t, arrays).shape[0]:
         if has_rate(system):
-            start, none = q, jnp.zeros_like(v)
-            after = lambda x: system.position_constraints(t, moved(system, t, start, x))  # noqa: E731
-            q = moved(system, t, start, approach(after, none, steps))
+            start = jnp.zeros_like(v), q, t, arrays
+            q = moved(system, t, q, _approached(phi_after, start, steps, kernel))
         else:
-            q = approach(lambda q: system.position_constraints(t, q), q, steps)
+            q = _approached(phi, (q, t, arrays), steps, kernel)
     if eqx.filter_eval_shape(system.velocity_constraints, t, q, v).shape[0]:
-        v = approach(lambda v: constraint_residuals(system, t, q, v).phi_dot, v, steps)
+        v = _approached(phi_dot, (v, q, t, arrays), steps, kernel)
     return q, v
 
 

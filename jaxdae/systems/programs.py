@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from jaxdae.systems.base import State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.dynamics import constraint_residuals
+from jaxdae.systems.kinematics import has_rate, moved
 
 # psi(t, q, v, w) -> residuals, shape (p,).
 ActuatorProgram = Callable[..., Float[Array, " p"]]
@@ -17,11 +18,20 @@ ActuatorProgram = Callable[..., Float[Array, " p"]]
 def with_program(system: System, program: ActuatorProgram, t, state: State, x):
     """Residuals of constraints and program at `x = (q, v, w)`, which a program couples.
 
-    They move together, in the metric `|dq|_M^2 + |dv|_M^2 + |dw|^2` of `metric_of_all`.
+    They move together, in the metric `|dq|_M^2 + |dv|_M^2 + |dw|^2` of `metric_of_all`. Where
+    velocities are not rates of coordinates the first part is a change of position as these
+    describe it, `moved`.
     """
-    q, v, w = jnp.split(x, (state.q.size, state.q.size + state.v.size))
-    residuals = constraint_residuals(system, t, q, v)
-    return jnp.concatenate([residuals.phi, residuals.phi_dot, program(t, q, v, w)])
+    y = separated(system, t, state, x)
+    residuals = constraint_residuals(system, t, y.q, y.v)
+    return jnp.concatenate([residuals.phi, residuals.phi_dot, program(t, y.q, y.v, y.w)])
+
+
+def separated(system: System, t, state: State, x) -> State:
+    """Coordinates, velocities and actuator state of what is searched for."""
+    n = state.v.size
+    q = moved(system, t, state.q, x[:n]) if has_rate(system) else x[:n]
+    return State(q, x[n : 2 * n], x[2 * n :])
 
 
 def metric_of_all(mass: Float[Array, "n n"], k: int) -> Float[Array, "2n+k 2n+k"]:

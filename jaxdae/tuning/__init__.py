@@ -3,8 +3,8 @@
 from jaxdae import names as _names
 from jaxdae.analysis.stability_certificate import StabilityCertificate as StabilityCertificate
 from jaxdae.certification.certificate import (
-    Check as Check,
     GradientCertificate as GradientCertificate,
+    GradientCheck as GradientCheck,
 )
 from jaxdae.storage.checkpoints import CheckpointError as CheckpointError
 from jaxdae.systems.random_states import (

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from jaxdae.certification.certificate import GradientCertificate
 from jaxdae.certification.evaluations import Evaluator
-from jaxdae.certification.examination import DIGITS, Examination
+from jaxdae.certification.examination import DIGITS, GradientExamination
 from jaxdae.stability.arguments import is_real
 from jaxdae.systems.calls import described
 from jaxdae.tuning.parametrizations import resolve, trainable
@@ -59,7 +59,7 @@ def certify(
         raise ValueError(f"certify: digits is {digits!r}, must be a number between 0 and 16.")
     trained, evaluator = _evaluator(function, params)
     point = evaluator.flat(trained)
-    return Examination(evaluator, point, digits, backends=backends).certificate()
+    return GradientExamination(evaluator, point, digits, backends=backends).certificate()
 
 
 def _evaluator(function: Callable[[PyTree], Any], params: PyTree) -> tuple[PyTree, Evaluator]:

@@ -13,8 +13,8 @@ from jaxdae.reprs import Module
 from jaxdae.tuning.averaging import averaged
 from jaxdae.tuning.endings import first_true, FLAT, ZERO
 from jaxdae.tuning.problem import (
+    HistoryRow,
     Progress,
-    Record,
     strongly_typed,
     TuningMethod,
     TuningProblem,
@@ -70,7 +70,7 @@ def initial_state(problem: TuningProblem, starts: int, spread: float, key: Array
 
 def descend(
     static: TuningProblem, arrays: TuningProblem, state: DescentState
-) -> tuple[DescentState, Record]:
+) -> tuple[DescentState, HistoryRow]:
     """Evaluate at `point + update`; move there and choose the next step, or halve this one.
 
     Where the optimizer's own step is not finite, the next step is along the gradient. The
@@ -111,7 +111,7 @@ def descend(
     running = state.progress.status == 0
     loss, norm = (jnp.where(running, x, jnp.nan) for x in (loss, norm))
     new = where(running, strongly_typed(new), state)
-    return strongly_typed(new), Record(loss, norm, running & ~accepted)
+    return strongly_typed(new), HistoryRow(loss, norm, running & ~accepted)
 
 
 def validate(

@@ -22,8 +22,8 @@ from jaxdae.tuning import endings
 from jaxdae.tuning.descent import gradient_step
 from jaxdae.tuning.linearization import initialized, stepped
 from jaxdae.tuning.problem import (
+    HistoryRow,
     Progress,
-    Record,
     strongly_typed,
     TuningMethod,
     TuningProblem,
@@ -93,7 +93,9 @@ def initial_state(problem: TuningProblem, starts: int, spread: float, key: Array
     return jax.jit(made)(key)
 
 
-def advance(static: TuningProblem, arrays: TuningProblem, state: Iterate) -> tuple[Iterate, Record]:
+def advance(
+    static: TuningProblem, arrays: TuningProblem, state: Iterate
+) -> tuple[Iterate, HistoryRow]:
     """Evaluate at the trial point, let the solver move there or not, and make the next."""
     problem = eqx.combine(arrays, static)
     trial, running = state.trial, state.progress.status == 0
@@ -135,7 +137,7 @@ def advance(static: TuningProblem, arrays: TuningProblem, state: Iterate) -> tup
     )
     loss, norm = (jnp.where(running, x, jnp.nan) for x in (seen.loss, norm))
     new = jax.tree.map(lambda x, y: jnp.where(running, x.astype(y.dtype), y), new, state)
-    return strongly_typed(new), Record(loss, norm, running & ~(seen.finite & usable))
+    return strongly_typed(new), HistoryRow(loss, norm, running & ~(seen.finite & usable))
 
 
 def program(problem: TuningProblem) -> ClosedJaxpr:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.certification.certificate import GradientCertificate
 from jaxdae.certification.evaluations import Evaluator
-from jaxdae.certification.examination import DIGITS, Examination
+from jaxdae.certification.examination import DIGITS, GradientExamination
 from jaxdae.formulations.structure import used_inputs
 from jaxdae.interruptions import heard
 from jaxdae.reprs import shown
@@ -37,7 +37,7 @@ from jaxdae.tuning.endings import (
 )
 from jaxdae.tuning.optimizers import choose, Mode
 from jaxdae.tuning.parametrizations import resolve
-from jaxdae.tuning.problem import Chosen, Record, split, strongly_typed, TuningProblem
+from jaxdae.tuning.problem import Chosen, HistoryRow, split, strongly_typed, TuningProblem
 from jaxdae.tuning.result import TuningHistory, TuningResult
 from jaxdae.tuning.scipy_minimizers import ScipyRun
 from jaxdae.tuning.stochastic import Stochastic
@@ -326,7 +326,7 @@ class TuningLoop:
         one = partial(function, self._static)
         return jax.jit(partial(_of_all, one)).trace(self._arrays, self.state)
 
-    def first_again(self) -> Record:
+    def first_again(self) -> HistoryRow:
         """The first evaluation once more, by the objective as it is now."""
         return jax.tree.map(np.asarray, self._step(self._arrays, self._begin)[1])
 
@@ -347,9 +347,9 @@ class TuningLoop:
             reason = after()
         return reason or ("patience" if self.out_of_patience else "steps")
 
-    def last(self) -> tuple[int, Record]:
+    def last(self) -> tuple[int, HistoryRow]:
         """Number of the last evaluation, and what it was."""
-        return self.rows - 1, Record(*(x[self.rows - 1] for x in self._history[:3]))
+        return self.rows - 1, HistoryRow(*(x[self.rows - 1] for x in self._history[:3]))
 
     def best(self) -> tuple[int, float, PyTree]:
         """Best start, its loss, and its parameters with parametrizations."""
@@ -478,7 +478,9 @@ class _Certifier:
         if row % _CERTIFY_EVERY:
             return False
         point = self._evaluator.flat(split(params)[0])
-        self.last = Examination(self._evaluator, point, DIGITS, backends=False).certificate()
+        self.last = GradientExamination(
+            self._evaluator, point, DIGITS, backends=False
+        ).certificate()
         return not self.last.passed
 
 

@@ -43,7 +43,7 @@ class LeastSquares(Module):
         return jnp.sum(self.residuals(params) ** 2)
 
 
-class Record(NamedTuple):
+class HistoryRow(NamedTuple):
     """What happened in one evaluation; stacked over the starts, a row of `TuningHistory`."""
 
     loss: Any  # objective at the trial point; NaN for a start that has ended
@@ -85,7 +85,7 @@ class TuningMethod(NamedTuple):
     # Of all starts, `(problem, starts, spread, key) -> state`, with `progress`.
     initial_state: Callable[["TuningProblem", int, float, Array], Any]
     # One evaluation from one start, `(problem without arrays, those, state) -> (state, record)`.
-    step: Callable[["TuningProblem", "TuningProblem", Any], tuple[Any, Record]]
+    step: Callable[["TuningProblem", "TuningProblem", Any], tuple[Any, HistoryRow]]
     # What the optimizer computes, without the objective.
     program: Callable[["TuningProblem"], ClosedJaxpr]
     memory: Callable[[Any], PyTree]  # the part of the state that is the optimizer's own

@@ -13,12 +13,12 @@ from jaxtyping import PyTree
 
 from jaxdae.storage.checkpoints import refusal
 from jaxdae.storage.fingerprints import digest
-from jaxdae.tuning.problem import Chosen, Record
+from jaxdae.tuning.problem import Chosen, HistoryRow
 from jaxdae.tuning.result import TuningHistory
 
 
 def require_same_objective(
-    path: Path, stored: TuningHistory, again: Record, epsilon: float
+    path: Path, stored: TuningHistory, again: HistoryRow, epsilon: float
 ) -> None:
     """Refuse a file whose first evaluation the objective of this run does not give again.
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 from jaxdae.tuning.constraints import constraint_values, Equality
 from jaxdae.tuning.endings import FLAT, in_words, require_a_start, RUNNING
 from jaxdae.tuning.parametrizations import resolve
-from jaxdae.tuning.problem import Chosen, Record, TuningProblem
+from jaxdae.tuning.problem import Chosen, HistoryRow, TuningProblem
 from jaxdae.tuning.result import TuningHistory
 
 # Halvings of a perturbation that leads to no finite evaluation.
@@ -107,13 +107,13 @@ class ScipyRun:
                 norm[row, column] = np.linalg.norm(answer.gradient)
         return TuningHistory(loss, norm, skipped)
 
-    def last(self) -> tuple[int, Record]:
+    def last(self) -> tuple[int, HistoryRow]:
         """Number of the last evaluation, and what it was, NaN of starts that are not running."""
         row, others = len(self._seen[self._running]) - 1, np.arange(len(self._seen))
         others = others != self._running
         loss, norm, skipped = (x[row] for x in self.history[:3])
         nan = np.where(others, np.nan, 0.0)
-        return row, Record(loss + nan, norm + nan, skipped & ~others)
+        return row, HistoryRow(loss + nan, norm + nan, skipped & ~others)
 
     def compile(self) -> None:
         """Make the program of an evaluation."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae.commands.validation import stacked, Validation
+from jaxdae.commands.validation import stacked, ValidationRuns
 from jaxdae.models.studies import studies
 from jaxdae.models.study import Check
 from jaxdae.tuning import Conditions, perturbed_states, resolve, SimulationObjective
@@ -30,7 +30,7 @@ def sets(study):
 
 @pytest.fixture(scope="module")
 def validation(study):
-    return Validation(study, diffrax.Heun(), 2)
+    return ValidationRuns(study, diffrax.Heun(), 2)
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """Starts are checked wherever their numbers are known: batches, gradients, compiled programs."""
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxdae
 from helpers.dependent_mechanisms import on_curve, Table
 from helpers.systems import UnitMass
 from jaxdae import (
@@ -17,9 +19,10 @@ from jaxdae import (
     State,
 )
 from jaxdae.formulations import FullRankSolve
-from jaxdae.simulation.native import row_kernel
+from jaxdae.multibody import assemble, Body, Hinge, HingeLoop, Multibody
+from jaxdae.simulation.native import kernel_of
 from jaxdae.solvers import RK4
-from jaxdae.systems.independence import are_dependent
+from jaxdae.systems.independence import are_dependent, constraint_rank
 
 STEPS = {"t1": 0.1, "dt": 0.02, "solver": RK4(), "saveat": diffrax.SaveAt(t1=True)}
 GAINS = Baumgarte.critical(10.0)
@@ -152,7 +155,7 @@ class Doubled(UnitMass):
 
 # Squares of singular values that single precision resolves are larger.
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [None, row_kernel], ids=["plain", "native"])
+@pytest.mark.parametrize("kernel", [None, kernel_of], ids=["plain", "native"])
 @pytest.mark.parametrize(("dtype", "least"), [("float64", 1e-5), ("float32", 2e-2)])
 def test_starts_that_vary_in_a_program_are_checked_on_the_constraints(dtype, least, kernel):
     """By the rank there, known by hand: off them the rows differ by the distance."""
@@ -168,3 +171,87 @@ def test_starts_that_vary_in_a_program_are_checked_on_the_constraints(dtype, lea
     assert dependent(0.0, q, v).all()
     assert not dependent(1.0, q, v).any()
     assert not dependent(least, q, v).any()
+
+
+def test_ranks_of_members_are_found_by_kernels(table):
+    """Three of four, on the constraints and off them, beside a member that is no number."""
+    system, _ = table()
+    offs = (0.0, 1e-6, 1e-3, np.nan)
+    starts = jax.tree.map(lambda *x: jnp.stack(x), *(table(off=x)[1] for x in offs))
+    calls = []
+
+    def kernel(function, *examples):
+        calls.append(kernel_of(function, *examples))
+        return calls[-1]
+
+    found = jax.jit(jax.vmap(lambda x: constraint_rank(system, 0.0, x, kernel)))(starts)
+    assert len(calls) == 2
+    assert None not in calls
+    np.testing.assert_array_equal(found.rank[:3], 3)
+    assert found.regular[:3].all()
+    # Nothing of a member that is no number counts as known.
+    assert np.isnan(found.held()[3])
+
+
+def test_a_kernel_says_where_a_rank_holds_at_one_position_only():
+    """A flat parallelogram, where one more equation has no derivative at all."""
+    system = four_bar((1.0, 2.0, 1.0), 2.0)
+    angles = jnp.array([[0.0, 0.0, 0.0], [0.7, -0.7, 0.7]])
+    state = State(angles, jnp.zeros((2, 3)))
+    found = jax.jit(jax.vmap(lambda x: constraint_rank(system, 0.0, x, kernel_of)))(state)
+    np.testing.assert_array_equal(found.rank, [1, 2])
+    np.testing.assert_array_equal(found.regular, [False, True])
+
+
+def four_bar(lengths, base):
+    """A planar four-bar of spatial hinges: of five equations three depend on the others."""
+
+    def bar(name, before, place, length):
+        inertia, middle = (0.01, 0.1, 0.1), (length / 2, 0, 0)
+        hinge = Hinge(name, (0.0, 1.0, 0.0))
+        return Body(name, hinge, before, place, (1, 0, 0, 0), 1.0, middle, inertia)
+
+    crank, coupler, rocker = lengths
+    bodies = [
+        bar("crank", None, (0, 0, 0), crank),
+        bar("coupler", "crank", (crank, 0, 0), coupler),
+        bar("rocker", None, (base, 0, 0), rocker),
+    ]
+    ends, axis = ((coupler, 0, 0), (rocker, 0, 0)), (0, 1.0, 0)
+    return Multibody(bodies, [HingeLoop("end", "coupler", "rocker", *ends, axis)])
+
+
+@pytest.mark.slow
+def test_derivatives_of_a_batch_of_loops_with_dependent_equations():
+    """Both modes agree with differences, by masses and starts, beside a member that fails."""
+    system = four_bar((0.3, 1.0, 0.7), 0.9)
+    start = assemble(system, jnp.array([1.0, -0.5, 2.0]))
+    start = jaxdae.consistent_state(system, start.q, start.v.at[0].set(3.0))
+    solve = Multipliers(Baumgarte.critical(30.0), solve=MinimumNormSolve())
+
+    def loss(masses, v):
+        bodies = [
+            eqx.tree_at(lambda x: x.mass, *x) for x in zip(system.bodies, masses, strict=True)
+        ]
+        varied = eqx.tree_at(lambda x: x.bodies, system, tuple(bodies))
+        how = STEPS | {"backend": "native", "throw": False}
+        return jnp.sum(simulate(varied, solve, State(start.q, v, start.w), **how).q[-1] ** 2)
+
+    masses = jnp.array([[1.0, 1.0, 1.0], [1.2, 0.9, 1.0], [jnp.nan, 1.0, 1.0]])
+    speeds = jnp.outer(jnp.array([1.0, 0.5, 1.0]), start.v)
+    each = lambda f: jax.jit(jax.vmap(f))(masses, speeds)  # noqa: E731
+    forward, reverse = (each(x(loss, (0, 1))) for x in (jax.jacfwd, jax.grad))
+    value = jax.jit(jax.vmap(loss))
+    step = 1e-5
+    for i in range(3):
+        move = step * jnp.eye(3)[i]
+        by_mass = value(masses + move, speeds) - value(masses - move, speeds)
+        by_speed = value(masses, speeds + move) - value(masses, speeds - move)
+        for number, difference in enumerate((by_mass, by_speed)):
+            # Central differences of values of some five: round-off 1e-10, curvature less.
+            expected = difference[:2] / (2 * step)
+            np.testing.assert_allclose(forward[number][:2, i], expected, rtol=1e-6, atol=1e-8)
+            np.testing.assert_allclose(
+                reverse[number][:2, i], forward[number][:2, i], rtol=1e-9, atol=1e-12
+            )
+    assert np.isnan(value(masses, speeds)[2])

@@ -566,6 +566,17 @@ def test_sources_are_c_that_compiles_without_a_warning(third, second, tmp_path):
     assert 'SourceFile name="fmi3.c"' in (tmp_path / "v3" / "buildDescription.xml").read_text()
 
 
+def test_what_both_versions_share_stands_once():
+    """No function of more than three lines stands in both interfaces."""
+    folder = Path(functional_mockup.__file__).parent / "fmi"
+    bodies = []
+    for version in "23":
+        text = (folder / f"fmi{version}.c").read_text().replace(f"fmi{version}", "fmi")
+        found = re.findall(r"^\S[^;{}]*\{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+        bodies.append({x for x in found if x.count("\n") > 3})
+    assert bodies[0] & bodies[1] == set()
+
+
 def test_the_units_of_the_documentation(tmp_path, monkeypatch):
     """The page's own code, of this file's pendulum."""
     guide = Path(__file__).parents[2] / "docs" / "export.md"

@@ -1,18 +1,21 @@
 """Losses for outliers: SciPy's least squares with the same loss, formulas by hand."""
 
+import warnings
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import least_squares
+from scipy.integrate import quad
+from scipy.optimize import brentq, least_squares
+from scipy.stats import norm
 
 import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, record, START, TIMES
 from jaxdae.identification import Experiment, identify, Measurement, posterior, Prior, UnknownStart
 from jaxdae.identification.linearization import Group, LinearizedFit, OF_START
-from jaxdae.identification.losses import Loss
+from jaxdae.identification.losses import Loss, SQUARES
 
 SIGMA = 0.02
 GUESS = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}
@@ -27,7 +30,7 @@ def measured():
     return values
 
 
-def fitted(values, sigma=SIGMA, start=START, **options):
+def fitted(values, sigma: float | None = SIGMA, start=START, **options):
     experiment = Experiment(TIMES, {"place": Measurement(values, sigma)}, start)
     return identify(build, GUESS, experiment, channels=CHANNELS, dt=0.1, **options)
 
@@ -158,6 +161,64 @@ def test_rows_have_the_gradient_of_the_cost(name):
         )
 
 
+def bulk_of_normal(name, c):
+    """`E[psi(n)^2]`: of Huber's loss in closed form [Huber1981, section 7.7]."""
+    if name == "huber":
+        return norm.cdf(c) - norm.cdf(-c) - 2 * c * norm.pdf(c) + 2 * c**2 * norm.sf(c)
+    return quad(lambda n: n**2 / (1 + (n / c) ** 2) * norm.pdf(n), -12, 12)[0]
+
+
+@pytest.mark.parametrize(("name", "c"), [("huber", 1.345), ("soft_l1", 1.0)])
+def test_noise_that_is_not_given_is_that_of_proposal_2(name, c):
+    """Parameters and the level by SciPy in turn, until neither moves."""
+    values = measured()
+    result = fitted(values, sigma=None, loss=name, f_scale=c)
+    x, s, wanted = (3.0, 0.4), 0.1, 48 * bulk_of_normal(name, c)
+    for _ in range(60):
+        residuals = lambda x, s=s: (motion(TIMES, *x) - values) / s  # noqa: E731
+        x = least_squares(residuals, x, loss=name, f_scale=c, ftol=1e-13, xtol=1e-13).x
+        r = motion(TIMES, *x) - values
+
+        def left(s, r=r):
+            z = r / s
+            psi = np.clip(z, -c, c) if name == "huber" else z / np.sqrt(1 + (z / c) ** 2)
+            return np.sum(psi**2) - wanted
+
+        s = float(cast(float, brentq(left, 1e-4, 10.0, xtol=1e-14)))
+    # Levels have converged where a round changes them by a thousandth.
+    np.testing.assert_allclose(result.noise["place"], s, rtol=3e-3)
+    order = [result.names.index(n) for n in ("stiffness", "damping")]
+    np.testing.assert_allclose(
+        result.values[order], x, atol=1e-2 * result.classical_errors[order].min()
+    )
+    assert result.stop_reason == "converged"
+    assert result.estimated_noise == ("place",)
+    np.testing.assert_allclose(result.noise_freedom["place"], 48, rtol=1e-6)
+    # Nearer to what the bulk was made with than the root mean square of all, outliers too.
+    assert abs(result.noise["place"] / SIGMA - 1) < 0.4
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        assert fitted(values, sigma=None).noise["place"] > 2 * SIGMA
+
+
+@pytest.mark.parametrize("name", ["huber", "soft_l1"])
+def test_levels_of_residuals_are_in_their_unit_and_near_those_of_normal_ones(name):
+    loss, x = Loss(name, 1.345), np.random.default_rng(0).normal(size=20_000)
+    level = loss.level(x, x.size)
+    # Of so many numbers half a per cent, a little more than of squares.
+    np.testing.assert_allclose(level, 1.0, atol=0.02)
+    np.testing.assert_allclose(loss.level(1e-9 * x, x.size), 1e-9 * level, rtol=1e-9)
+    x[:1000] = 1e8
+    assert loss.level(x, x.size) < 1.2
+    assert SQUARES.level(x, x.size) > 1e7
+    assert loss.level(np.zeros(5), 3.0) == 0.0
+    # Where all but one are nothing beside the largest.
+    assert loss.level(np.append(np.full(49, 1e-300), 1.0), 48.0) == 0.0
+    assert 0 < loss.level(np.append(np.full(49, 1e-80), 1.0), 48.0) < 1e-79
+    # Of mostly exact samples no level is small enough.
+    assert loss.level(np.append(np.zeros(97), [1.0, 2.0, 3.0]), 98.0) == 0.0
+
+
 def test_most_samples_beyond_the_scale_are_said_to_be_no_outliers():
     words = r"% of the samples are further than f_scale=1.345 times .* these are no outliers"
     with pytest.warns(RuntimeWarning, match=words) as caught:
@@ -166,14 +227,29 @@ def test_most_samples_beyond_the_scale_are_said_to_be_no_outliers():
     assert any(f"identify: {100 * part:.2g} % of the" in str(x.message) for x in caught)
 
 
+@pytest.mark.parametrize("sigma", [SIGMA, None])
+def test_samples_a_million_times_too_large_move_an_estimate_by_less_than_its_error(sigma):
+    """The sum that they make is no measure of when a fit has ended."""
+    usual, values = measured(), measured()
+    values[[21, 33]] = -1e6, 1e6
+    other, result = (fitted(x, sigma, loss="huber") for x in (usual, values))
+    assert result.stop_reason == "converged"
+    # Beyond the scale a sample counts the same, however far it is.
+    np.testing.assert_allclose(result.values, other.values, atol=0.02 * other.standard_errors.min())
+
+
+def test_more_outliers_than_an_estimated_noise_withstands_are_said():
+    rng, values = np.random.default_rng(5), measured()
+    places = rng.permutation(50)[:14]
+    values[places] += rng.choice([-1, 1], 14) * rng.uniform(1.0, 3.0, 14)
+    with pytest.warns(RuntimeWarning, match=r"'place' \([\d.]+\)\. There are more outliers than"):
+        fitted(values, sigma=None, loss="soft_l1")
+
+
 BAD = {
     "another": ({"loss": "cauchy"}, "loss is 'cauchy', must be one of linear, huber, soft_l1"),
     "no scale": ({"loss": "huber", "f_scale": 0.0}, "f_scale is 0.0, must be a positive number"),
     "text": ({"loss": "huber", "f_scale": "1"}, "f_scale is '1', must be a positive number"),
-    "no noise": (
-        {"loss": "huber", "sigma": None},
-        "f_scale is in units of sigma, but the noise of 'place' is not known; give the level",
-    ),
 }
 
 

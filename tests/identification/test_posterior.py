@@ -2,6 +2,7 @@
 
 import builtins
 import dataclasses
+from importlib import import_module
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import jaxdae
 from helpers.measured_oscillator import CHANNELS, FORMULATION, START
 from jaxdae.identification import Experiment, identify, Measurement, posterior, Prior
+from jaxdae.identification.correlated import Autocorrelation
 
 TIMES = np.linspace(0.1, 2.0, 20)
 
@@ -39,6 +41,24 @@ def fit():
     guess = {"constant": jnp.array(0.5), "slope": jnp.array(0.0)}
     known = {"slope": Prior(0.1, 0.05)}
     return identify(build, guess, experiment, channels=CHANNELS, dt=0.5, priors=known)
+
+
+def test_a_posterior_of_correlated_differences_is_said_to_be_too_narrow(fit, monkeypatch):
+    """By the largest factor of all parameters, before anything is sampled."""
+    pytest.importorskip("blackjax")
+
+    def sampler(*_):
+        raise InterruptedError
+
+    monkeypatch.setattr(import_module("jaxdae.identification.posterior"), "_sampler", sampler)
+    wider = dataclasses.replace(
+        fit,
+        autocorrelation={"place": Autocorrelation(0.87, 5.0)},
+        robust_errors=fit.classical_errors * np.array([2.0, 3.5]),
+    )
+    words = rf"correlated \(place \+0\.87\), .* of {fit.names[1]} by a factor of 3\.5"
+    with pytest.warns(RuntimeWarning, match=words), pytest.raises(InterruptedError):
+        posterior(wider)
 
 
 @pytest.mark.slow

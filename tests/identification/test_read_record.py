@@ -39,10 +39,11 @@ def saved(tmp_path, text):
         lambda text: text.replace(",", ";").replace(".", ","),
         lambda text: "\ufeff" + text,
         lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("25, NaN", "nan, NaN, , -\n25, NaN"),
     ],
 )
 def test_a_file_is_read_in_the_units_of_its_headings(tmp_path, change):
-    """Commas, tabulators, semicolons with decimal commas, a byte order mark, lines of Windows."""
+    """Separators, a byte order mark, lines of Windows, a row in which nothing was measured."""
     record = read_record(saved(tmp_path, change(TEXT)), CHANNELS, inputs=["torque"])
     np.testing.assert_allclose(record.ts, TIMES, rtol=1e-15)
     np.testing.assert_allclose(record.outputs["angle"], ANGLES, rtol=1e-15)
@@ -106,6 +107,21 @@ def test_a_record_becomes_an_experiment():
     part = record.between(5.005, 5.027)
     np.testing.assert_array_equal(part.ts, [5.01, 5.025])
     assert "swing" in repr(record)
+
+
+def test_windows_are_the_samples_of_a_record_each_once():
+    """Parts of equal length, but for one that lies in a gap."""
+    ts = np.r_[np.arange(10) / 10, 3.1 + np.arange(11) / 10]
+    source = {"time": ts, "angle": np.sin(ts), "torque": np.cos(ts)}
+    record = read_record(source, CHANNELS, inputs=["torque"], name="swing")
+    parts = record.windows(1.0)
+    assert [x.name for x in parts] == ["swing from 0 s", "swing from 3.1 s"]
+    np.testing.assert_array_equal(np.concatenate([x.ts for x in parts]), ts)
+    found = np.concatenate([x.outputs["angle"] for x in parts])
+    np.testing.assert_array_equal(found, np.sin(ts))
+    np.testing.assert_array_equal(np.concatenate([x.inputs[:, 0] for x in parts]), np.cos(ts))
+    (one,) = record.windows(100.0)
+    np.testing.assert_array_equal(one.ts, ts)
 
 
 def test_a_record_without_inputs_has_no_controller():
@@ -236,6 +252,7 @@ def test_what_is_no_record_is_refused(source, options, message):
     ("text", "message"),
     [
         (TEXT.replace("1.7", "x"), "swing, column 'rate', line 6: 'x' is no number"),
+        (TEXT.replace("1.7", "1_7"), "swing, column 'rate', line 6: '1_7' is no number"),
         (TEXT.replace("25, NaN", "25"), "swing, line 6: 3 fields, where the headings are 4"),
         (TEXT.replace("\n25,", "\n5,"), "'time', line 6: the time 0.005 s is not behind 0.01"),
         (TEXT.replace("rate", "angle [deg]"), "'angle .deg.' head more than one column"),
@@ -260,6 +277,10 @@ def test_sources_and_settings_of_another_kind_are_refused():
         record.experiment(START, sigma={"rate": 1.0})
     with pytest.raises(ValueError, match="has 1 samples between"):
         record.between(0.005, 0.02)
+    with pytest.raises(ValueError, match="the length of windows is 0, must be positive"):
+        record.windows(0)
+    with pytest.raises(ValueError, match=r"fewer than two samples in each part of 0\.001 s"):
+        record.windows(0.001)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Unknown starts, divided records, repetitions."""
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -50,6 +52,18 @@ def test_a_measured_start_counts_as_a_sample_and_a_free_one_as_a_parameter():
     np.testing.assert_allclose(errors, np.sqrt(np.diag(covariance)), rtol=1e-4)
     assert [x.split()[0] for x in result.start_errors] == ["q1", "q1'"]
     assert result.degrees_of_freedom == 51 - 4
+
+
+def test_a_fit_that_converged_to_another_motion_is_said():
+    """A minimum with three times as many periods: from there on every step is uphill."""
+    far = {"stiffness": jaxdae.tuning.Positive(25.0)}
+    data = record(np.random.default_rng(5), given=False)
+    with pytest.warns(RuntimeWarning) as said:
+        result = fitted(data, far)
+    assert result.stop_reason == "converged"
+    assert result["stiffness"] > 16.0
+    # The motion's power and the model's, which have nothing to do with each other.
+    assert re.search(r"as large as 'place' \(1\.\d\) of these samples' own", str(said[0].message))
 
 
 @pytest.mark.parametrize("sigma", [-1.0, np.nan])

@@ -115,6 +115,14 @@ HOSTILE = {
     ),
     "code": (body("0 0 1", "__import__(&quot;os&quot;) 0 1"), "attribute 'pos'"),
     "negative mass": (body("<geom", INERTIAL.replace("mass='1'", "mass='-1'")), "mass.*'b'"),
+    "inertia of a rotor": (
+        body("<joint", "<joint armature='-.2'"), r"armature of the joint 'k' is -0\.2; it is"
+    ),
+    "friction that drives": (
+        mjcf(after="<tendon><fixed name='t' frictionloss='-3'><joint joint='h' coef='1'/></fixed>"
+             "</tendon>"),
+        "frictionloss of the tendon 't' is -3; it is not negative",
+    ),
     "inertia": (
         body("<geom", INERTIAL.replace("diaginertia='1 1 1'", "fullinertia='1 1 1 5 0 0'")),
         "inertia must have positive eigenvalues.*'b'",
@@ -182,6 +190,24 @@ HOSTILE = {
 def test_hostile_files_are_refused_by_the_element(name):
     text, words = HOSTILE[name]
     with pytest.raises(ValueError, match=rf"(?s)^read_mujoco: .*{words}"):
+        read_mujoco(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "of"),
+    [
+        (body("<joint", "<joint damping='-.5'"), r"the joint 'k' \(-0\.5\)"),
+        (mjcf(after="<actuator><motor name='m' joint='h' damping='-2'/></actuator>"),
+         r"the actuator 'm' \(-2\)"),
+        (mjcf(after="<tendon><fixed name='t' damping='-3'><joint joint='h' coef='1'/></fixed>"
+              "</tendon>"), r"the tendon 't' \(-3\)"),
+    ],
+)  # fmt: skip
+def test_dampers_that_drive_are_read_as_mujoco_does_and_said(text, of):
+    text = text.replace(
+        "<mujoco>", "<mujoco><default><geom contype='0' conaffinity='0'/></default>"
+    )
+    with pytest.warns(RuntimeWarning, match=f"negative damping of {of}: it drives the motion"):
         read_mujoco(text)
 
 

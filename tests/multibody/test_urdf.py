@@ -173,6 +173,7 @@ TWO = f"<robot name='r'><link name='ground'/>{link('arm', 1.0)}{link('rod', 1.0)
             "the joint 'F' mimics 'A', and one of them is cut",
         ),
         (joint("F", "continuous", "ground", "rod", "0 0 nan"), "F", r"xyz of <origin> of the joi"),
+        (joint("F", "continuous", "ground", "rod", "0 0 1_0"), "F", "xyz .* is '0 0 1_0'; it"),
         (
             joint("F", "continuous", "ground", "rod").replace("0 1 0", "0 0 0"), "F",
             "the axis of the joint 'F' is zero",
@@ -183,6 +184,16 @@ def test_cuts_that_close_nothing_are_refused(joints, cuts, words):
     text = TWO + joint("A", "continuous", "ground", "arm") + joint("B", "continuous", "arm", "rod")
     with pytest.raises(ValueError, match=f"read_mujoco: {words}"):
         read_mujoco(f"{text}{joints}</robot>", cuts=cuts)
+
+
+def test_a_damper_of_a_cut_joint_that_drives_is_said():
+    more = "<dynamics damping='-.3'/>"
+    text = (
+        TWO + joint("A", "continuous", "ground", "arm") + joint("B", "continuous", "arm", "rod")
+        + joint("F", "continuous", "ground", "rod", "1 0 0", more=more) + "</robot>"
+    )  # fmt: skip
+    with pytest.warns(RuntimeWarning, match=r"negative damping of the cut joint 'F' \(-0\.3\)"):
+        read_mujoco(text, cuts="F")
 
 
 def test_cuts_belong_to_robot_descriptions():

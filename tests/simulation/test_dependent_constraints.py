@@ -1,6 +1,7 @@
 """Mechanisms of dependent constraints: the motion is that of the minimal coordinate."""
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -161,6 +162,33 @@ def test_singular_mass_and_dependent_constraints_have_one_remedy():
     np.testing.assert_array_equal(ends[0], ends[1])
     pull = simulate(Weightless(), Penalty(1e7, GAINS), state, t1=0.5).q[-1]
     np.testing.assert_allclose(ends[0], pull, atol=1e-5)  # 1 / alpha times the reaction
+
+
+class Massless(jaxdae.System):
+    """Its second coordinate has no mass."""
+
+    mass: float = 1.0
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * self.mass * v[0] ** 2
+
+    def potential_energy(self, t, q):
+        return q @ q
+
+
+@pytest.mark.parametrize("steps", [{"dt": 0.1, "solver": RK4()}, {}])
+def test_a_singular_mass_matrix_in_a_compiled_program_is_a_failure_with_its_reason(steps):
+    start = jaxdae.State([1.0, 0.0], [0.0, 0.0])
+
+    def run(mass, **settings):
+        return simulate(Massless(mass), Multipliers(), start, t1=0.2, **steps, **settings)
+
+    found = jax.jit(lambda mass: run(mass, throw=False))(1.0)
+    assert not found.success
+    assert found.result != diffrax.RESULTS.successful
+    assert np.isnan(found.q[-1]).all()
+    with pytest.raises(RuntimeError, match=r"failed in its first step.*solve=SingularMassSolve"):
+        eqx.filter_jit(run)(jnp.array(1.0))
 
 
 def test_a_start_at_a_singular_position_is_refused():

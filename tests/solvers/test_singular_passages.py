@@ -7,7 +7,7 @@ import pytest
 
 import jaxdae
 from jaxdae import Multipliers
-from jaxdae.linalg.saddle_point import FullRankSolve
+from jaxdae.linalg.saddle_point import FullRankSolve, MinimumNormSolve
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.solvers import GeneralizedAlpha, HalfExplicit, Projected
 
@@ -46,9 +46,16 @@ def test_a_start_in_it_is_refused_by_a_policy_of_full_rank():
         run(UPRIGHT, HalfExplicit(), Multipliers(solve=FullRankSolve()))
 
 
+def test_a_start_in_it_is_refused_where_a_rank_is_to_be_held():
+    """Also where a row is zero there, which otherwise means a constraint that is released."""
+    with pytest.raises(ValueError, match=r"rank 1 of 2 .*The rank is larger around the start"):
+        run(UPRIGHT, SOLVERS[0], Multipliers(), t1=0.3, max_steps=2000)
+
+
 @pytest.mark.slow
 def test_a_rank_held_from_a_start_in_it_is_named_where_the_run_fails():
+    held = Multipliers(solve=MinimumNormSolve(rank=1.0))
     with pytest.raises(
         jaxdae.SimulationError, match=r"The rank of the constraints changed: .* rank 1 .* it is 2"
     ):
-        run(UPRIGHT, SOLVERS[0], Multipliers(), t1=0.3, max_steps=2000)
+        run(UPRIGHT, SOLVERS[0], held, t1=0.3, max_steps=2000)

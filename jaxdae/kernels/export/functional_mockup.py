@@ -29,7 +29,7 @@ _KINDS = ("IS_CALCULATED", "IS_EXACT_STATE", "IS_INPUT", "IS_TUNABLE", "IS_START
 _PREFIX = "kernel_"
 
 
-class Variable(NamedTuple):
+class MockupVariable(NamedTuple):
     """A number of the model.
 
     Args:
@@ -47,7 +47,7 @@ class Variable(NamedTuple):
     start: float = 0.0
 
 
-class Model(NamedTuple):
+class MockupModel(NamedTuple):
     """What a Functional Mock-up Unit is made of.
 
     Args:
@@ -73,10 +73,10 @@ class Model(NamedTuple):
 
     name: str
     about: str
-    states: list[Variable]
-    outputs: list[Variable]
-    parameters: list[Variable]
-    starts: list[Variable]
+    states: list[MockupVariable]
+    outputs: list[MockupVariable]
+    parameters: list[MockupVariable]
+    starts: list[MockupVariable]
     start_places: list[int]
     programs: dict[str, Subprogram]
     packed: list[int]
@@ -90,17 +90,17 @@ class Model(NamedTuple):
     ends: tuple[float, float]
 
     @property
-    def derivatives(self) -> list[Variable]:
+    def derivatives(self) -> list[MockupVariable]:
         """Of the states."""
         return [
-            Variable(f"der({x.name})", f"derivative of {x.name}", _rate(x.unit), CALCULATED)
+            MockupVariable(f"der({x.name})", f"derivative of {x.name}", _rate(x.unit), CALCULATED)
             for x in self.states
         ]
 
     @property
-    def variables(self) -> list[Variable]:
+    def variables(self) -> list[MockupVariable]:
         """All of them, by their value references."""
-        time = Variable("time", "time", "s", CALCULATED)
+        time = MockupVariable("time", "time", "s", CALCULATED)
         return [time, *self.states, *self.derivatives, *self.outputs, *self.parameters,
                 *self.starts]  # fmt: skip
 
@@ -122,7 +122,7 @@ SIGNATURES = {
 }
 
 
-def archive(model: Model, version: int) -> bytes:
+def archive(model: MockupModel, version: int) -> bytes:
     """The file `NAME.fmu`, with a library for this machine.
 
     FMI 2.0 has no adjoint derivatives, whose programs are left out of it.
@@ -139,6 +139,7 @@ def archive(model: Model, version: int) -> bytes:
     sources = {
         f"fmi{version}.c": text(f"fmi{version}.c"),
         "instance.c": text("instance.c"),
+        "interface.c": text("interface.c"),
         "model.c": _model_source(model, token),
     }
     folder, ending = _platform(version)
@@ -218,7 +219,7 @@ def _platform(version: int) -> tuple[str, str]:
 # C.
 
 
-def _content(model: Model) -> str:
+def _content(model: MockupModel) -> str:
     programs = "".join(x.program.content() for x in model.programs.values())
     return f"{model._replace(programs={}, step=[])}{programs}{LlvmModule(model.step).text}"
 
@@ -240,7 +241,7 @@ def _string(text: str) -> str:
     return f'"{plain}"'
 
 
-def _model_source(model: Model, token: str) -> str:
+def _model_source(model: MockupModel, token: str) -> str:
     """Tables and functions of the model."""
     variables, dtype = model.variables, np.dtype(np.float64)
     made = library(list(model.programs.values()), 1, dtype, 1)
@@ -289,7 +290,7 @@ static const char *const model_constraint[RESIDUALS + 1] = {{
     ) + "\n"  # fmt: skip
 
 
-def _glue(name: str, model: Model) -> str:
+def _glue(name: str, model: MockupModel) -> str:
     """The function of a program; without the program, one that gives zeros or what it is given."""
     sizes = {
         "t": 1, "x": len(model.states), "p": len(model.parameters), "s": len(model.start_places),
@@ -310,7 +311,7 @@ def _glue(name: str, model: Model) -> str:
     return f"static void model_{name}({', '.join(parameters)}) {{\n  {body.rstrip()}\n}}"
 
 
-def _step(model: Model) -> str:
+def _step(model: MockupModel) -> str:
     """The function of a step."""
     rooms = [f"double packed{i}[{max(n, 1)}];" for i, n in enumerate(model.packed)]
     packed = [f"(char *)packed{i}" for i in range(len(model.packed))]
@@ -341,7 +342,7 @@ def _clean(text: str) -> str:
     return "".join(x if x in "\t\n" or ord(x) >= 32 else " " for x in text)
 
 
-def _start(x: Variable) -> str | None:
+def _start(x: MockupVariable) -> str | None:
     if x.kind == CALCULATED:
         return None
     value = float(x.start)
@@ -366,11 +367,11 @@ class _Places(NamedTuple):
     parameters: int
 
     @classmethod
-    def of(cls, model: Model) -> "_Places":
+    def of(cls, model: MockupModel) -> "_Places":
         n = len(model.states)
         return cls(1 + n, 1 + 2 * n, 1 + 2 * n + len(model.outputs))
 
-    def role(self, i: int, x: Variable) -> dict[str, str]:
+    def role(self, i: int, x: MockupVariable) -> dict[str, str]:
         """Causality, variability and kind of start of a variable."""
         if i == 0:
             return {"causality": "independent", "variability": "continuous"}
@@ -381,7 +382,7 @@ class _Places(NamedTuple):
         return {**role, "initial": "calculated"}
 
 
-def _units(model: Model) -> str:
+def _units(model: MockupModel) -> str:
     """Definitions of all units."""
     names = dict.fromkeys(x.unit for x in model.variables if x.unit)
     lines = []
@@ -395,13 +396,13 @@ def _units(model: Model) -> str:
     return "\n".join(["  <UnitDefinitions>", *lines, "  </UnitDefinitions>"])
 
 
-def _experiment(model: Model) -> str:
+def _experiment(model: MockupModel) -> str:
     start, stop = model.ends
     words = _attributes(startTime=repr(start), stopTime=repr(stop), stepSize=repr(model.step_size))
     return f"  <DefaultExperiment{words}/>"
 
 
-def _head(model: Model, version: str, **more) -> list[str]:
+def _head(model: MockupModel, version: str, **more) -> list[str]:
     """The first lines of a description."""
     words = _attributes(
         fmiVersion=version, modelName=model.name, description=model.about, generationTool="jaxdae",
@@ -410,7 +411,7 @@ def _head(model: Model, version: str, **more) -> list[str]:
     return ['<?xml version="1.0" encoding="UTF-8"?>', f"<fmiModelDescription{words}>"]
 
 
-def _description3(model: Model, token: str) -> str:
+def _description3(model: MockupModel, token: str) -> str:
     """Of FMI 3.0."""
     places = _Places.of(model)
     able = _attributes(
@@ -443,7 +444,7 @@ def _categories(name: str) -> str:
     return "\n".join([f"  <{name}>", *lines, f"  </{name}>"])
 
 
-def _known(model: Model, row: int) -> list[int]:
+def _known(model: MockupModel, row: int) -> list[int]:
     """What a derivative or output depends on while a run goes on: time, states and inputs."""
     n = len(model.states)
     first = _Places.of(model).parameters
@@ -454,7 +455,7 @@ def _known(model: Model, row: int) -> list[int]:
     ]
 
 
-def _structure3(model: Model, places: _Places) -> str:
+def _structure3(model: MockupModel, places: _Places) -> str:
     n, lines = len(model.states), []
 
     def line(name: str, i: int, known: list[int]) -> None:
@@ -473,7 +474,7 @@ def _structure3(model: Model, places: _Places) -> str:
     return "\n".join(["  <ModelStructure>", *lines, "  </ModelStructure>"])
 
 
-def _description2(model: Model, token: str) -> str:
+def _description2(model: MockupModel, token: str) -> str:
     """Of FMI 2.0."""
     places = _Places.of(model)
     able = _attributes(
@@ -497,7 +498,7 @@ def _description2(model: Model, token: str) -> str:
     ])  # fmt: skip
 
 
-def _structure2(model: Model, places: _Places) -> str:
+def _structure2(model: MockupModel, places: _Places) -> str:
     """Variables are numbered from 1 here."""
     n = len(model.states)
 
@@ -516,7 +517,7 @@ def _structure2(model: Model, places: _Places) -> str:
     return "\n".join(["  <ModelStructure>", *inside, "  </ModelStructure>"])
 
 
-def _build_description(model: Model) -> str:
+def _build_description(model: MockupModel) -> str:
     name = escape(model.name)
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <fmiBuildDescription fmiVersion="3.0">

@@ -2,22 +2,6 @@
 #include "model.c"
 #include "instance.c"
 
-#ifdef FMI2_FUNCTION_PREFIX
-#define PASTE(a, b) a##b
-#define PASTED(a, b) PASTE(a, b)
-#define NAMED(name) PASTED(FMI2_FUNCTION_PREFIX, name)
-#else
-#define NAMED(name) name
-#endif
-#ifdef _WIN32
-#define PUBLIC __declspec(dllexport)
-#elif defined(__GNUC__)
-#define PUBLIC __attribute__((visibility("default")))
-#else
-#define PUBLIC
-#endif
-#define FUNCTION(name) PUBLIC int NAMED(name)
-
 typedef void (*log_message)(void *environment, const char *name, int status, const char *category,
                             const char *message, ...);
 
@@ -39,6 +23,14 @@ static void emit(instance *one, int status, const char *category, const char *me
   ((log_message)one->logger)(one->environment, one->name, status, category, "%s", message);
 }
 
+#define FMI(name) fmi2##name
+#define TOKEN "GUID"
+#define TYPE "Real"
+#ifdef FMI2_FUNCTION_PREFIX
+#define PREFIX FMI2_FUNCTION_PREFIX
+#endif
+#include "interface.c"
+
 PUBLIC const char *NAMED(fmi2GetTypesPlatform)(void) { return "default"; }
 
 PUBLIC const char *NAMED(fmi2GetVersion)(void) { return "2.0"; }
@@ -53,21 +45,11 @@ PUBLIC void *NAMED(fmi2Instantiate)(const char *name, int kind, const char *toke
                                     int logging) {
   void *environment = functions == NULL ? NULL : functions->environment;
   void *logger = functions == NULL ? NULL : (void *)functions->logger;
-  instance *one = new_instance(name, environment, logger);
+  instance *one = made(name, token, environment, logger);
   (void)resources, (void)visible, (void)logging;
-  if (one == NULL) return NULL;
-  if (token == NULL || strcmp(token, MODEL_TOKEN) != 0) {
-    say(one, FAILED, "logStatusError", "the GUID is %s, that of this FMU is %s: its "
-        "modelDescription.xml belongs to another one.", token == NULL ? "none" : token,
-        MODEL_TOKEN);
-    free_instance(one);
-    return NULL;
-  }
-  one->co_simulation = kind == 1;
+  if (one != NULL) one->co_simulation = kind == 1;
   return one;
 }
-
-PUBLIC void NAMED(fmi2FreeInstance)(instance *one) { free_instance(one); }
 
 FUNCTION(fmi2SetupExperiment)(instance *one, int tolerance_defined, double tolerance, double start,
                               int stop_defined, double stop) {
@@ -85,23 +67,6 @@ FUNCTION(fmi2EnterInitializationMode)(instance *one) {
   return OK;
 }
 
-FUNCTION(fmi2ExitInitializationMode)(instance *one) {
-  if (!allowed(one, INITIALIZATION, "fmi2ExitInitializationMode")) return FAILED;
-  return exit_initialization(one);
-}
-
-FUNCTION(fmi2Terminate)(instance *one) {
-  if (!allowed(one, RUNNING, "fmi2Terminate")) return FAILED;
-  one->data.mode = TERMINATED;
-  return OK;
-}
-
-FUNCTION(fmi2Reset)(instance *one) {
-  if (one == NULL) return FAILED;
-  begin(one);
-  return OK;
-}
-
 /* Values. */
 
 FUNCTION(fmi2GetReal)(instance *one, const unsigned *references, size_t count, double *values) {
@@ -111,13 +76,6 @@ FUNCTION(fmi2GetReal)(instance *one, const unsigned *references, size_t count, d
 FUNCTION(fmi2SetReal)(instance *one, const unsigned *references, size_t count,
                       const double *values) {
   return one == NULL ? FAILED : set_values(one, references, count, values);
-}
-
-static int none_of_type(instance *one, size_t count, const char *type) {
-  if (one == NULL) return FAILED;
-  if (count == 0) return OK;
-  return say(one, FAILED, "logStatusError", "there are no variables of the type %s, all are Real.",
-             type);
 }
 
 #define NO_VARIABLES(name) \
@@ -146,14 +104,7 @@ FUNCTION(fmi2SetFMUstate)(instance *one, const void *state) {
   return one == NULL ? FAILED : set_state(one, state);
 }
 
-FUNCTION(fmi2FreeFMUstate)(instance *one, void **state) {
-  if (one == NULL) return FAILED;
-  if (state != NULL) {
-    free(*state);
-    *state = NULL;
-  }
-  return OK;
-}
+FUNCTION(fmi2FreeFMUstate)(instance *one, void **state) { return free_state(one, state); }
 
 FUNCTION(fmi2SerializedFMUstateSize)(instance *one, const void *state, size_t *size) {
   (void)state;
@@ -176,30 +127,12 @@ FUNCTION(fmi2GetDirectionalDerivative)(
   return directional(one, unknowns, of, knowns, by, seed, sensitivity);
 }
 
-static int absent(instance *one, const char *function) {
-  if (one == NULL) return FAILED;
-  return say(one, FAILED, "logStatusError", "%s is asked for, which this FMU does not have, as its "
-             "modelDescription.xml says.", function);
-}
-
 /* Model exchange. */
-
-FUNCTION(fmi2EnterEventMode)(instance *one) {
-  if (!allowed(one, CONTINUOUS, "fmi2EnterEventMode")) return FAILED;
-  one->data.mode = EVENT;
-  return OK;
-}
 
 FUNCTION(fmi2NewDiscreteStates)(instance *one, event_info *info) {
   if (!allowed(one, EVENT, "fmi2NewDiscreteStates")) return FAILED;
   memset(info, 0, sizeof *info);
   return OK;
-}
-
-FUNCTION(fmi2EnterContinuousTimeMode)(instance *one) {
-  if (!allowed(one, EVENT, "fmi2EnterContinuousTimeMode")) return FAILED;
-  one->data.mode = CONTINUOUS;
-  return check_changes(one);
 }
 
 FUNCTION(fmi2CompletedIntegratorStep)(instance *one, int no_return, int *event, int *terminate) {
@@ -209,55 +142,8 @@ FUNCTION(fmi2CompletedIntegratorStep)(instance *one, int no_return, int *event, 
   return OK;
 }
 
-FUNCTION(fmi2SetTime)(instance *one, double time) {
-  if (!allowed(one, EVENT | CONTINUOUS, "fmi2SetTime")) return FAILED;
-  one->data.value[0] = time;
-  one->data.rate_is_stale = 1;
-  return OK;
-}
-
-static int of_states(instance *one, size_t count) {
-  if (count == STATES) return 1;
-  say(one, FAILED, "logStatusError", "there are %d continuous states, not %u.", STATES,
-      (unsigned)count);
-  return 0;
-}
-
-FUNCTION(fmi2SetContinuousStates)(instance *one, const double *states, size_t count) {
-  if (!allowed(one, CONTINUOUS, "fmi2SetContinuousStates")) return FAILED;
-  if (!of_states(one, count)) return FAILED;
-  memcpy(one->data.value + STATE, states, count * sizeof *states);
-  one->data.rate_is_stale = 1;
-  return OK;
-}
-
 FUNCTION(fmi2GetDerivatives)(instance *one, double *values, size_t count) {
-  if (!allowed(one, INITIALIZATION | EVENT | CONTINUOUS, "fmi2GetDerivatives")) return FAILED;
-  if (!of_states(one, count)) return FAILED;
-  refresh(one);
-  memcpy(values, one->data.value + DERIVATIVE, count * sizeof *values);
-  for (unsigned i = 0; i < count; i++) {
-    if (!finite(one, DERIVATIVE + i)) return DISCARD;
-  }
-  return OK;
-}
-
-FUNCTION(fmi2GetEventIndicators)(instance *one, double *values, size_t count) {
-  (void)values;
-  return one == NULL || count != 0 ? FAILED : OK;
-}
-
-FUNCTION(fmi2GetContinuousStates)(instance *one, double *states, size_t count) {
-  if (one == NULL || !of_states(one, count)) return FAILED;
-  refresh_start(one);
-  memcpy(states, one->data.value + STATE, count * sizeof *states);
-  return OK;
-}
-
-FUNCTION(fmi2GetNominalsOfContinuousStates)(instance *one, double *nominals, size_t count) {
-  if (one == NULL || !of_states(one, count)) return FAILED;
-  for (size_t i = 0; i < count; i++) nominals[i] = 1.0;
-  return OK;
+  return derivatives(one, values, count, "fmi2GetDerivatives");
 }
 
 /* Co-simulation. */

@@ -5,27 +5,19 @@
 
 #include <stdbool.h>
 
-#ifdef FMI3_FUNCTION_PREFIX
-#define PASTE(a, b) a##b
-#define PASTED(a, b) PASTE(a, b)
-#define NAMED(name) PASTED(FMI3_FUNCTION_PREFIX, name)
-#else
-#define NAMED(name) name
-#endif
-#ifdef _WIN32
-#define PUBLIC __declspec(dllexport)
-#elif defined(__GNUC__)
-#define PUBLIC __attribute__((visibility("default")))
-#else
-#define PUBLIC
-#endif
-#define FUNCTION(name) PUBLIC int NAMED(name)
-
 typedef void (*log_message)(void *environment, int status, const char *category, const char *text);
 
 static void emit(instance *one, int status, const char *category, const char *message) {
   if (one->logger != NULL) ((log_message)one->logger)(one->environment, status, category, message);
 }
+
+#define FMI(name) fmi3##name
+#define TOKEN "instantiation token"
+#define TYPE "Float64"
+#ifdef FMI3_FUNCTION_PREFIX
+#define PREFIX FMI3_FUNCTION_PREFIX
+#endif
+#include "interface.c"
 
 PUBLIC const char *NAMED(fmi3GetVersion)(void) { return "3.0"; }
 
@@ -34,30 +26,18 @@ FUNCTION(fmi3SetDebugLogging)(instance *one, bool on, size_t count, const char *
   return one == NULL ? FAILED : OK;
 }
 
-static instance *made(const char *name, const char *token, void *environment, log_message logger) {
-  instance *one = new_instance(name, environment, (void *)logger);
-  if (one != NULL && (token == NULL || strcmp(token, MODEL_TOKEN) != 0)) {
-    say(one, FAILED, "logStatusError", "the instantiation token is %s, that of this FMU is %s: its "
-        "modelDescription.xml belongs to another one.", token == NULL ? "none" : token,
-        MODEL_TOKEN);
-    free_instance(one);
-    return NULL;
-  }
-  return one;
-}
-
 PUBLIC void *NAMED(fmi3InstantiateModelExchange)(
     const char *name, const char *token, const char *resources, bool visible, bool logging,
     void *environment, log_message logger) {
   (void)resources, (void)visible, (void)logging;
-  return made(name, token, environment, logger);
+  return made(name, token, environment, (void *)logger);
 }
 
 PUBLIC void *NAMED(fmi3InstantiateCoSimulation)(
     const char *name, const char *token, const char *resources, bool visible, bool logging,
     bool event_mode, bool early_return, const unsigned *intermediate, size_t intermediates,
     void *environment, log_message logger, void *update) {
-  instance *one = made(name, token, environment, logger);
+  instance *one = made(name, token, environment, (void *)logger);
   (void)resources, (void)visible, (void)logging, (void)early_return, (void)intermediate;
   (void)update;
   if (one == NULL) return NULL;
@@ -74,43 +54,18 @@ PUBLIC void *NAMED(fmi3InstantiateCoSimulation)(
 PUBLIC void *NAMED(fmi3InstantiateScheduledExecution)(
     const char *name, const char *token, const char *resources, bool visible, bool logging,
     void *environment, log_message logger, void *update, void *lock, void *unlock) {
-  instance *one = made(name, token, environment, logger);
+  instance *one = made(name, token, environment, (void *)logger);
   (void)resources, (void)visible, (void)logging, (void)update, (void)lock, (void)unlock;
   if (one != NULL) say(one, FAILED, "logStatusError", "this FMU has no scheduled execution.");
   free_instance(one);
   return NULL;
 }
 
-PUBLIC void NAMED(fmi3FreeInstance)(instance *one) { free_instance(one); }
-
 FUNCTION(fmi3EnterInitializationMode)(instance *one, bool tolerance_defined, double tolerance,
                                       double start, bool stop_defined, double stop) {
   (void)tolerance_defined, (void)tolerance;
   if (!allowed(one, INSTANTIATED, "fmi3EnterInitializationMode")) return FAILED;
   return enter_initialization(one, start, stop_defined, stop);
-}
-
-FUNCTION(fmi3ExitInitializationMode)(instance *one) {
-  if (!allowed(one, INITIALIZATION, "fmi3ExitInitializationMode")) return FAILED;
-  return exit_initialization(one);
-}
-
-FUNCTION(fmi3EnterEventMode)(instance *one) {
-  if (!allowed(one, CONTINUOUS, "fmi3EnterEventMode")) return FAILED;
-  one->data.mode = EVENT;
-  return OK;
-}
-
-FUNCTION(fmi3Terminate)(instance *one) {
-  if (!allowed(one, RUNNING, "fmi3Terminate")) return FAILED;
-  one->data.mode = TERMINATED;
-  return OK;
-}
-
-FUNCTION(fmi3Reset)(instance *one) {
-  if (one == NULL) return FAILED;
-  begin(one);
-  return OK;
 }
 
 /* Values. */
@@ -132,13 +87,6 @@ FUNCTION(fmi3SetFloat64)(instance *one, const unsigned *references, size_t count
                          const double *values, size_t size) {
   if (one == NULL || !same_size(one, count, size)) return FAILED;
   return set_values(one, references, count, values);
-}
-
-static int none_of_type(instance *one, size_t count, const char *type) {
-  if (one == NULL) return FAILED;
-  if (count == 0) return OK;
-  return say(one, FAILED, "logStatusError", "there are no variables of the type %s, all are "
-             "Float64.", type);
 }
 
 #define NO_VARIABLES(name) \
@@ -189,12 +137,6 @@ FUNCTION(fmi3SetClock)(instance *one, const unsigned *references, size_t count,
 }
 
 /* What this FMU does not have. */
-
-static int absent(instance *one, const char *function) {
-  if (one == NULL) return FAILED;
-  return say(one, FAILED, "logStatusError", "%s is asked for, which this FMU does not have, as its "
-             "modelDescription.xml says.", function);
-}
 
 FUNCTION(fmi3GetNumberOfVariableDependencies)(instance *one, unsigned reference, size_t *count) {
   (void)reference, (void)count;
@@ -291,14 +233,7 @@ FUNCTION(fmi3SetFMUState)(instance *one, const void *state) {
   return one == NULL ? FAILED : set_state(one, state);
 }
 
-FUNCTION(fmi3FreeFMUState)(instance *one, void **state) {
-  if (one == NULL) return FAILED;
-  if (state != NULL) {
-    free(*state);
-    *state = NULL;
-  }
-  return OK;
-}
+FUNCTION(fmi3FreeFMUState)(instance *one, void **state) { return free_state(one, state); }
 
 FUNCTION(fmi3SerializedFMUStateSize)(instance *one, const void *state, size_t *size) {
   (void)state;
@@ -342,13 +277,6 @@ FUNCTION(fmi3UpdateDiscreteStates)(instance *one, bool *again, bool *terminate, 
   return OK;
 }
 
-FUNCTION(fmi3EnterContinuousTimeMode)(instance *one) {
-  if (!allowed(one, EVENT, "fmi3EnterContinuousTimeMode")) return FAILED;
-  if (one->co_simulation) return absent(one, "fmi3EnterContinuousTimeMode in co-simulation");
-  one->data.mode = CONTINUOUS;
-  return check_changes(one);
-}
-
 FUNCTION(fmi3CompletedIntegratorStep)(instance *one, bool no_return, bool *event, bool *terminate) {
   (void)no_return;
   if (!allowed(one, CONTINUOUS, "fmi3CompletedIntegratorStep")) return FAILED;
@@ -356,56 +284,8 @@ FUNCTION(fmi3CompletedIntegratorStep)(instance *one, bool no_return, bool *event
   return OK;
 }
 
-FUNCTION(fmi3SetTime)(instance *one, double time) {
-  if (!allowed(one, EVENT | CONTINUOUS, "fmi3SetTime")) return FAILED;
-  one->data.value[0] = time;
-  one->data.rate_is_stale = 1;
-  return OK;
-}
-
-static int of_states(instance *one, size_t count) {
-  if (count == STATES) return 1;
-  say(one, FAILED, "logStatusError", "there are %d continuous states, not %u.", STATES,
-      (unsigned)count);
-  return 0;
-}
-
-FUNCTION(fmi3SetContinuousStates)(instance *one, const double *states, size_t count) {
-  if (!allowed(one, CONTINUOUS, "fmi3SetContinuousStates")) return FAILED;
-  if (!of_states(one, count)) return FAILED;
-  memcpy(one->data.value + STATE, states, count * sizeof *states);
-  one->data.rate_is_stale = 1;
-  return OK;
-}
-
 FUNCTION(fmi3GetContinuousStateDerivatives)(instance *one, double *values, size_t count) {
-  if (!allowed(one, INITIALIZATION | EVENT | CONTINUOUS, "fmi3GetContinuousStateDerivatives"))
-    return FAILED;
-  if (!of_states(one, count)) return FAILED;
-  refresh(one);
-  memcpy(values, one->data.value + DERIVATIVE, count * sizeof *values);
-  for (unsigned i = 0; i < count; i++) {
-    if (!finite(one, DERIVATIVE + i)) return DISCARD;
-  }
-  return OK;
-}
-
-FUNCTION(fmi3GetEventIndicators)(instance *one, double *values, size_t count) {
-  (void)values;
-  return one == NULL || count != 0 ? FAILED : OK;
-}
-
-FUNCTION(fmi3GetContinuousStates)(instance *one, double *states, size_t count) {
-  if (one == NULL || !of_states(one, count)) return FAILED;
-  refresh_start(one);
-  memcpy(states, one->data.value + STATE, count * sizeof *states);
-  return OK;
-}
-
-FUNCTION(fmi3GetNominalsOfContinuousStates)(instance *one, double *nominals, size_t count) {
-  if (one == NULL || !of_states(one, count)) return FAILED;
-  for (size_t i = 0; i < count; i++) nominals[i] = 1.0;
-  return OK;
+  return derivatives(one, values, count, "fmi3GetContinuousStateDerivatives");
 }
 
 FUNCTION(fmi3GetNumberOfEventIndicators)(instance *one, size_t *count) {
