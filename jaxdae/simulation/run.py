@@ -46,8 +46,7 @@ def run(problem: Problem, method: Method) -> Solution:
         BackendError: when the native backend is asked for by name and cannot serve.
     """
     system, formulation, _, state, times, _, _ = problem
-    kernel = backend_of(method.backend).kernel
-    formulation = holding_rank(formulation, system, times.start, state, kernel)
+    formulation = holding_rank(formulation, system, times.start, state, _kernel(method))
     begun = problem._replace(formulation=formulation)
     zero = jnp.zeros((), state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
@@ -86,8 +85,12 @@ def _dependence(problem: Problem, method: Method):
     assumed = formulation.capabilities.independent_constraints
     if not (assumed and depends_on_rank(formulation, system, state)):
         return None
-    kernel = backend_of(method.backend).kernel
-    return are_dependent(system, problem.times.start, state, kernel)
+    return are_dependent(system, problem.times.start, state, _kernel(method))
+
+
+def _kernel(method: Method) -> Callable | None:
+    """What makes kernels for a start; `None` on the plain backend."""
+    return None if method.backend == PLAIN.name else backend_of(method.backend).kernel
 
 
 def depends_on_rank(formulation, system: System, state: State) -> bool:
