@@ -31,7 +31,7 @@ T = TypeVar("T")
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (
     "jaxdae", "jax", "diffrax", "llvmlite", "numpy", "scipy", "casadi", "heyoka", "sundials4py",
-    "scikit-sundae", "exudyn", "mujoco", "mujoco-core", "mujoco-mjx", "solve_dae",
+    "scikit-sundae", "exudyn", "mujoco", "mujoco-core", "mujoco-mjx", "pin", "solve_dae",
     "assimulo-testing",
 )  # fmt: skip
 

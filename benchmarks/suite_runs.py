@@ -115,7 +115,9 @@ def kept(file: Path, record: dict[str, Any]) -> None:
     head: dict[str, Any] = {
         "benchmark": "suite",
         "machine": {"processor": harness.processor(), "cores": harness.cores()},
-        "versions": data.get("versions", {}) | harness.versions(),
+        # Packages of other codes may be in another environment.
+        "versions": data.get("versions", {})
+        | {name: x for name, x in harness.versions().items() if x != "not installed"},
     }
     text = "".join(f" {json.dumps(k)}: {json.dumps(v)},\n" for k, v in head.items())
     file.parent.mkdir(parents=True, exist_ok=True)

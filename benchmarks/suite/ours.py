@@ -142,8 +142,9 @@ def program(order: Order, backend: Any = "native") -> Callable[[Mechanism, Motio
     def prepared(mechanism: Mechanism, wanted: Motion) -> Program:
         base = jnp.array([*mechanism.values.values()])
         places = jnp.array([[*mechanism.values].index(x) for x in mechanism.by])
-        options: dict[str, Any] = {"backend": backend, "throw": False}
-        if backend == "plain" and order != "reverse":
+        chosen = "plain" if _too_large(mechanism, order) else backend
+        options: dict[str, Any] = {"backend": chosen, "throw": False}
+        if chosen == "plain" and order != "reverse":
             options["adjoint"] = diffrax.ForwardMode()
 
         def function(by, tolerance):
@@ -169,6 +170,13 @@ def program(order: Order, backend: Any = "native") -> Callable[[Mechanism, Motio
         )
 
     return prepared
+
+
+def _too_large(mechanism: Mechanism, order: Order) -> bool:
+    """Whether kernels refuse derivatives of so many operations, or compile them for minutes."""
+    if order == "second":
+        return "stiff" in mechanism.kinds
+    return order != "motion" and len(mechanism.coordinates) > 20
 
 
 CODES = {

@@ -215,6 +215,19 @@ def _measured(data: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *map(_sentence, data["claims"])])
 
 
+def _coverage(data: dict[str, Any]) -> str:
+    """How often intervals of fits hold the true numbers."""
+    head = "| records, samples of each | parameter | 95 % intervals | by classical errors | robust"
+    lines = [f"{head} by classical error |", "|---" * 5 + "|"]
+    for case, x in data["cases"].items():
+        records, samples = data["sizes"][case]
+        rows = zip(x["names"], x["robust"], x["classical"], x["ratio"], strict=True)
+        for name, held, usual, ratio in rows:
+            parts = (f"{100 * n / x['seeds']:.1f} %" for n in (held, usual))
+            lines.append(f"| {records}, {samples} | {name} | {' | '.join(parts)} | {ratio:.2g} |")
+    return "\n".join([*lines, "", *map(_sentence, data["claims"])])
+
+
 # What stands for numbers on a page: the file that has them, and how they are written.
 PLACES = {
     "{{ claims }}": ("claims.json", _papers),
@@ -224,6 +237,7 @@ PLACES = {
     "{{ random-mechanisms }}": ("random_mechanisms.json", _random),
     "{{ iftomm }}": ("iftomm.json", _iftomm),
     "{{ measured-pendulum }}": ("measured_pendulum.json", _measured),
+    "{{ coverage }}": ("coverage.json", _coverage),
     "{{ suite }}": ("suite.json", suite_pages.summary),
 }
 

@@ -138,8 +138,34 @@ def lengths(rows: list[Row]) -> tuple[str, Any]:
     return "Time of a step of a chain against its number of links", result
 
 
+# Open, rolling, closed, redundant and singular.
+MECHANISMS = (
+    "pendulum", "rolling-disk", "slider-crank", "parallelogram", "four-bar", "folded-four-bars",
+)  # fmt: skip
+FIRST = (
+    "jaxdae, forward", "jaxdae, reverse", "diffrax, reduced by hand, forward",
+    "CasADi, IDAS, forward", "CasADi, IDAS, adjoint", "MuJoCo, differences", "MJX, forward",
+    "Exudyn, differences", "Pinocchio, forward",
+)  # fmt: skip
+
+
+def suite(records: list[Row]) -> tuple[str, Any]:
+    """Error of first derivatives against the time of a run with them, for some mechanisms."""
+    result, axes = figure(len(MECHANISMS), 2, 2.6)
+    for ax, name in zip(axes, MECHANISMS, strict=True):
+        known = {x["code"]: x["rows"] for x in records if x["mechanism"] == name}
+        points = lambda code, known=known: [  # noqa: E731
+            (1e3 * x["seconds"], x["first"]) for x in known.get(code, ()) if x.get("first")
+        ]
+        lines(ax, FIRST, points)
+        ax.set(title=name, xlabel="time [ms]", ylabel="error of first derivatives")
+    legend(result, axes)
+    return "Error of first derivatives against the time of a run, for six mechanisms", result
+
+
 PLOTS: dict[str, Callable[[list[Row]], tuple[str, Any]]] = {
     "single_run": work_precision,
     "work_precision": lambda rows: work_precision(rows, WORK_SHOWN),
     "scaling": lengths,
+    "suite": suite,
 }

@@ -213,6 +213,22 @@ def identification() -> str:
     return "\n".join([table(head, lines), "", *left_out("identification"), made("identification")])
 
 
+def measured_windows() -> str:
+    """A line for each start and code; where a fit did not end by its rule it says so."""
+    lines = []
+    for x in rows_of("measured_windows"):
+        lower = x["evaluations_to_ours"], x["seconds_to_ours"]
+        reached = [NOTHING] * 2 if None in lower else [str(lower[0]), time_text(lower[1])]
+        lines.append([
+            x["problem"], x["code"], time_text(x["first"]) if x["first"] else NOTHING,
+            time_text(least(x)), f"{x['evaluations']}{'' if x['by_rule'] else ', the limit'}",
+            f"{x['chi_square']:.0f}", *(reached if not _is_ours(x) else [NOTHING] * 2),
+        ])  # fmt: skip
+    head = ["start", "code", "first call", "again", "evaluations", "chi-square",
+            "evaluations until as low as ours", "time of these"]  # fmt: skip
+    return "\n".join([table(head, lines), "", made("measured_windows")])
+
+
 def scaling() -> str:
     """Times of steps by the number of links, how they grow, and runs at equal error."""
     rows = rows_of("scaling")
@@ -400,6 +416,14 @@ def losses() -> str:
     first = [{**x, "seconds": [x["first"]], "error": 0.0} for x in rows_of("identification")]
     own = [x for x in first if _is_ours(x)]
     lines += _faster("identification", "rotary pendulum, first call", own, first, math.inf)
+    for start, part in _same_task(rows_of("measured_windows")).items():
+        reached = [
+            {**x, "seconds": [x["seconds_to_ours"]], "error": 0.0}
+            for x in part
+            if x["seconds_to_ours"] is not None
+        ]
+        own, what = [x for x in reached if _is_ours(x)], f"measured windows, {start}, until as low"
+        lines += _faster("identification", what, own, reached, math.inf)
     head = ["where", "problem", "code", "its time in times of ours"]
     return table(head, lines) if lines else "No code is faster than this library in these files."
 
@@ -500,6 +524,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "batch": batch,
     "gradient": gradient,
     "identification": identification,
+    "measured_windows": measured_windows,
     "scaling": scaling,
     "first_result": first_result,
     "repeated_calls": repeated_calls,

@@ -162,7 +162,7 @@ def linearize(
         system, eq = _independent_part(system, eq, m)
         jac = jacobian_at_rest(system, eq)
         m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
-    partition = choose_partition(system, jac, m, independent)
+    partition = choose_partition(system, eq, jac, m, independent)
     _check_controller(system, eq, controller)
     return _linearize(system, eq, controller, partition)
 
@@ -236,7 +236,7 @@ def _part(kind: type, rows: tuple[int, ...], m: int) -> type:
     return Part
 
 
-def choose_partition(system: System, jac, m: int, independent=None) -> Partition:
+def choose_partition(system: System, eq: Equilibrium, jac, m: int, independent=None) -> Partition:
     """Independent and dependent coordinates for a Jacobian, position constraints first."""
     c, n = jac.shape
     labels = _directions(system, n)
@@ -249,7 +249,7 @@ def choose_partition(system: System, jac, m: int, independent=None) -> Partition
                 f"{n} coordinates under {c} constraints have {n - c}."
             )
     if not are_known(jac):
-        return _assumed_partition(chosen, n, m)
+        return _assumed_partition(chosen, m, _similar_jacobian(system, eq))
     jac = np.asarray(jac, np.float64)
     _check_rank(labels, jac)
     dependent = [i for i in range(n) if chosen is None or i not in chosen]
@@ -456,16 +456,33 @@ def _check_rank(labels, jac) -> None:
         )
 
 
-def _assumed_partition(chosen, n: int, m: int) -> Partition:
+def _similar_jacobian(system: System, eq: Equilibrium) -> np.ndarray:
+    """The Jacobian with other numbers, of the same shapes, in place of those that are traced."""
+    rng = np.random.default_rng(0)
+    number = lambda x: jnp.asarray(rng.uniform(0.4, 1.3, x.shape), x.dtype)  # noqa: E731
+    known = lambda x: x if are_known(x) else number(x)  # noqa: E731
+    with jax.ensure_compile_time_eval():
+        system, t, q = jax.tree.map(known, (system, eq.t, eq.q))
+        rest = jnp.zeros(velocity_count(system, t, q), q.dtype)
+        return np.asarray(mass_and_jacobian(system, t, q, rest)[1], np.float64)
+
+
+def _assumed_partition(chosen, m: int, jac: np.ndarray) -> Partition:
+    """Where numbers are hidden: dependent ones that position constraints of this kind determine."""
     if chosen is None:
         raise ValueError(
             "independent coordinates are chosen by their numbers, which a transformation hides: "
             "name them, linearize(…, independent=(…)), under jit, vmap and grad."
         )
+    n = jac.shape[1]
     dependent = [i for i in range(n) if i not in chosen]
-    # Holonomic first is as good as any other order where the choice cannot be checked.
     independent = tuple(i for i in range(n) if i in chosen)
-    return Partition(independent, tuple(dependent[m:]), tuple(dependent[:m]))
+    sizes = np.linalg.norm(jac[:m], axis=1, keepdims=True)
+    holonomic, _ = _pivots(jac[:m] / np.where(sizes > 0, sizes, 1.0), dependent)
+    if len(holonomic) < m:
+        holonomic = dependent[:m]
+    rest = tuple(i for i in dependent if i not in holonomic)
+    return Partition(independent, rest, tuple(sorted(holonomic)))
 
 
 def _pivots(rows, candidates):

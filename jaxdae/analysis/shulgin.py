@@ -128,7 +128,7 @@ def characteristic_matrix(
             "constraints. Use linearize and spectrum, which treat both."
         )
     jac = jacobian_at_rest(system, eq)
-    independents, _, dependent = choose_partition(system, jac, jac.shape[0], independent)
+    independents, _, dependent = choose_partition(system, eq, jac, jac.shape[0], independent)
     return _parts(system, eq, independents, dependent)
 
 

@@ -8,6 +8,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxdae.checks import are_known
+from jaxdae.derivatives.functions import with_nan_safe_derivative
 from jaxdae.formulations.base import says_nothing
 from jaxdae.reprs import Module
 from jaxdae.solvers.clocks import AbstractClock, Multiples
@@ -210,7 +212,7 @@ def attach(
         ValueError: when `initial` and `rate` are not vectors of one length.
     """
     k = state.w.shape[-1]
-    c = jnp.asarray(controller.initial(t, state), state.q.dtype)
+    c = jnp.asarray(_initial(controller, t, state), state.q.dtype)
     if isinstance(controller, AbstractHybridController):
         controller = controller.prepared(t, state)
     rate = eqx.filter_eval_shape(
@@ -228,6 +230,15 @@ def attach(
     kept = isinstance(controller, AbstractHybridController) and not controller.moving(t, state)
     moved = ControlledSystem(system, None if kept else controller, k)
     return moved, joint, ControllerOutput(controller, k)
+
+
+def _initial(controller, t, state: State):
+    """Its state at the start; that of a start without numbers spoils no derivative of others."""
+    given = controller, t, state
+    if are_known(given):
+        return controller.initial(t, state)
+    begin = lambda controller, t, state: controller.initial(t, state)  # noqa: E731
+    return with_nan_safe_derivative(begin, eqx.filter_eval_shape(begin, *given), *given)
 
 
 def _check_memory(controller: AbstractSampledController, t, state: State, c) -> None:

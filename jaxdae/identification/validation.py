@@ -216,8 +216,11 @@ def validate(
             f"validate: the {name} is a Calibration that all records share; give its number, such "
             f"as identified[{name!r}]."
         )
+    # Of weak types, as `jnp.array(0.1)` has, a program of its own would be made.
+    typed = lambda x: jnp.asarray(x, x.dtype) if eqx.is_array(x) else x  # noqa: E731
+    unknowns = Unknowns(jax.tree.map(typed, resolve(params)), {})
     windows = _Windows(
-        model, Unknowns(resolve(params), {}), experiments, channels, noise or {}, past, horizon,
+        model, unknowns, experiments, channels, noise or {}, past, horizon,
         [_parts_of(i, x, past, horizon, every) for i, x in enumerate(experiments)],
     )  # fmt: skip
     own = [model.sensors.first_own() for _ in experiments]

@@ -47,8 +47,7 @@ def run(problem: Problem, method: Method) -> Solution:
     """
     method = as_examined(method)
     system, formulation, _, state, times, _, _ = problem
-    kernel = backend_of(method.backend).kernel
-    formulation = holding_rank(formulation, system, times.start, state, kernel)
+    formulation = holding_rank(formulation, system, times.start, state, _kernel(method))
     begun = problem._replace(formulation=formulation)
     zero = jnp.zeros((), state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
@@ -87,8 +86,12 @@ def _dependence(problem: Problem, method: Method):
     assumed = formulation.capabilities.independent_constraints
     if not (assumed and depends_on_rank(formulation, system, state)):
         return None
-    kernel = backend_of(method.backend).kernel
-    return are_dependent(system, problem.times.start, state, kernel)
+    return are_dependent(system, problem.times.start, state, _kernel(method))
+
+
+def _kernel(method: Method) -> Callable | None:
+    """What makes kernels for a start; `None` on the plain backend."""
+    return None if method.backend == PLAIN.name else backend_of(method.backend).kernel
 
 
 def depends_on_rank(formulation, system: System, state: State) -> bool:

@@ -343,7 +343,7 @@ class GeneralizedAlpha(AbstractIterativeSolver, diffrax.AbstractAdaptiveSolver):
         for _ in range(2):
             d = terms.vf(t1, (State(end.q, v, end.w), None), args).dynamics
             m = d.phi.size
-            v = v + solve(d.mass, jnp.zeros_like(v), d.jac, -d.phi_dot)[0]
+            v = v + solve.least_change(d.mass, d.jac, d.phi_dot)
             if m == d.phi_dot.size:  # linear
                 break
         return (State(end.q, v, end.w), None), (end.v - v) / h**2

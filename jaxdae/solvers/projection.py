@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation, holding_rank, solves
 from jaxdae.linalg.saddle_point import (
@@ -41,12 +40,12 @@ def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: 
     def moved(q):
         mass, jac = mass_and_jacobian(system, t, q, v)
         off = system.position_constraints(t, q).astype(q.dtype)
-        change = _least(solve, mass, jac[:positions], off)
+        change = solve.least_change(mass, jac[:positions], off)
         return q + coordinate_rate(system, t, q, change)
 
     def turned(v):
         mass, jac = mass_and_jacobian(system, t, q, v)
-        return v + _least(solve, mass, jac, constraint_residuals(system, t, q, v).phi_dot)
+        return v + solve.least_change(mass, jac, constraint_residuals(system, t, q, v).phi_dot)
 
     q = _repeated(moved, iterations if positions else 0, q)
     # Derivatives of position constraints are linear in the velocities, others need not be.
@@ -60,11 +59,6 @@ def _repeated(function: Callable, times: int, x):
     if times == 1:
         return function(x)
     return jax.lax.scan(lambda x, _: (function(x), None), x, length=times)[0]
-
-
-def _least(solve: AbstractSaddlePointSolve, mass, jac, residual) -> Float[Array, " n"]:
-    """The least change in the mass metric that takes a linear residual away."""
-    return solve(mass, jnp.zeros(mass.shape[0], mass.dtype), jac, -residual)[0]
 
 
 def policy(formulation: AbstractFormulation | None) -> AbstractSaddlePointSolve:

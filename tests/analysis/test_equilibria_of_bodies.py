@@ -18,6 +18,7 @@ from jaxdae.multibody import (
     Body,
     Connection,
     Distance,
+    Free,
     Hinge,
     Marker,
     Motor,
@@ -25,6 +26,7 @@ from jaxdae.multibody import (
     PointForce,
     reactions_at,
     Rod,
+    RollingSphere,
     Site,
     SpringDamper,
 )
@@ -171,6 +173,34 @@ def test_a_body_on_a_ball_swings_about_both_axes():
     np.testing.assert_allclose(found[2:], np.sort(np.repeat(frequencies, 2)), rtol=1e-9)
     frame = np.asarray(linear.frame)
     np.testing.assert_allclose(frame @ linear.positions[:, :3], np.eye(3), atol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_sphere_rolls_between_springs_as_a_mass_and_a_wheel():
+    """With the frequency `sqrt(k / (m + I / r^2))` both ways, and about the vertical freely."""
+    m, r, k, inertia = 2.0, 0.3, 50.0, 0.1
+    springs = [
+        SpringDamper(name, Distance(Marker("ball"), Marker(None, (*end, r))), k, 5.0)
+        for name, end in (("x", (5.0, 0.0)), ("y", (0.0, 5.0)))
+    ]
+    ball = Body("ball", Free("free"), mass=m, inertia=(inertia,) * 3)
+    system = Multibody([ball], [RollingSphere("roll", "ball", radius=r)], forces=springs)
+    rest = jaxdae.equilibrium(system, [0.0, 0.0, r, 1.0, 0.0, 0.0, 0.0])
+    linear = jaxdae.linearize(system, rest)
+    assert (linear.position_constraints, linear.velocity_constraints) == (1, 2)
+    found = np.sort(np.abs(np.linalg.eigvals(np.asarray(linear.A))))
+    # Of zeros of higher order, roots of the round-off.
+    np.testing.assert_allclose(found[:4], 0.0, atol=1e-4)
+    np.testing.assert_allclose(found[4:], np.sqrt(k / (m + inertia / r**2)), rtol=1e-9)
+
+    # In a program that varies the mass: the height alone determines z, which comes third.
+    @jax.jit
+    def matrix(mass):
+        heavier = eqx.tree_at(lambda s: s.bodies[0].mass, system, mass)
+        named = [linear.coordinates[i] for i in linear.partition.independent]
+        return jaxdae.linearize(heavier, rest, independent=named).A
+
+    np.testing.assert_allclose(matrix(m), linear.A, atol=1e-12)
 
 
 def test_bodies_on_hinges_alone_are_linearized():

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 TIMED = (
     "single_run", "batch", "adaptive_batch", "gradient", "identification", "scaling",
     "first_result", "repeated_calls", "predictive", "right_hand_side", "work_precision", "bodies",
-    "body_gradients", "pinocchio_bodies",
+    "body_gradients", "pinocchio_bodies", "measured_windows",
 )  # fmt: skip
 # What the page takes from rows of a file beside `code`, `problem` and `seconds`.
 FIELDS = {
@@ -20,6 +20,7 @@ FIELDS = {
     "adaptive_batch": {"error", "setting", "members"},
     "gradient": {"parameters", "error", "cost_seconds"},
     "identification": {"first", "off"},
+    "measured_windows": {"first", "evaluations", "by_rule", "chi_square", "seconds_to_ours"},
     "scaling": {"section", "links"},
     "first_result": {"section", "cpu_seconds"},
     "repeated_calls": {"section"},

@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -183,6 +184,33 @@ def test_members_with_periods_of_their_own_beside_one_that_fails(backend):
         # 2 is a multiple of 0.05 and of 0.2, and nothing moves within a round-off of it.
         np.testing.assert_allclose(values[i], wanted, **ERROR)
     assert not np.isfinite(values[1])
+
+
+class Sine(eqx.Module):
+    """A policy whose derivative at no number is none."""
+
+    gain: jax.Array
+
+    def __call__(self, t, q, v, w, memory):
+        return jnp.sin(self.gain * q) - v, memory
+
+
+@pytest.mark.parametrize("backend", ["native", "plain"])
+def test_a_start_without_numbers_spoils_no_gradient_that_members_share(backend):
+    """Of a gain of the policy, which is asked at the start, too."""
+
+    def end(gain, q):
+        found = moved(
+            backend, controller=jaxdae.Sampled(Sine(gain), 0.13), throw=False, t1=0.2, dt=0.1,
+            start_tolerance=None, state=State(jnp.reshape(q, 1), jnp.zeros(1)),
+        )  # fmt: skip
+        return jnp.where(found.success, found.q[-1, 0], 0.0)
+
+    def gradient(starts):
+        return jax.grad(lambda x: jax.vmap(lambda q: end(x, q))(starts).sum())(0.7)
+
+    found, wanted = gradient(jnp.array([0.3, jnp.nan])), gradient(jnp.array([0.3]))
+    np.testing.assert_allclose(found, wanted, rtol=1e-14)
 
 
 class Torque(AbstractSampledController):

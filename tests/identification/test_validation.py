@@ -75,6 +75,23 @@ def test_errors_of_a_wrong_model_are_those_of_its_motion(found):
     assert np.all(np.diff(sizes) > 0)  # the phase runs away
 
 
+def test_models_that_differ_by_numbers_alone_share_their_programs(found):
+    """A number of a weak type too: the model is traced no more."""
+    asked, ones = [], [record(name="a"), record(2.0, name="b", ts=TIMES[:100])]
+
+    def counted(params):
+        asked.append(0)
+        return build(params)
+
+    settings: dict[str, Any] = {"channels": CHANNELS, "horizon": 1.0, "past": 0.25, "dt": 0.05}
+    calls = []
+    for x in (np.array(4.0), jnp.array(4.0), jnp.array(4.4), np.array(4.4)):
+        found = validate(counted, TRUE | {"stiffness": x}, ones, **settings)
+        calls.append(len(asked) - sum(calls))
+    assert calls[1] == calls[2] == calls[3] < calls[0]
+    assert (found.rms("place") > 1e-2).all()
+
+
 def test_a_summary_and_a_picture_compare_models(found):
     assert "predictions of 1 s, starts from the 0.25 s before" in str(found[1])
     assert "in record b" in str(found[1])

@@ -132,6 +132,34 @@ def test_the_solve_is_exact_where_constraints_are_independent():
     assert_allclose(none, force / jnp.diagonal(mass), rtol=1e-14)
 
 
+def test_projections_fade_out_before_round_off_is_divided_by_powers_of_the_singular_value():
+    mass = jnp.diag(jnp.array([1.0, 2.0, 0.5]))
+    jac = jnp.array([[1.0, 0.3, 0.0], [0.0, 1.0, -0.7]])
+    residual = jnp.array([0.4, 0.1])
+    inverse = 1 / jnp.diagonal(mass)
+
+    def exact(jac, residual):
+        return -inverse * (jac.T @ jnp.linalg.solve((jac * inverse) @ jac.T, residual))
+
+    change = SingularityRobust().least_change
+    # What is left is `(damping / sigma^2)^3`, of the order of 1e-12, in any units of the rows.
+    for unit in (1.0, 1e-3):
+        units = jnp.array([1.0, unit])
+        rows = units[:, None] * jac
+        found = change(mass, rows, units * residual)
+        assert_allclose(found, exact(jac, residual), rtol=1e-9)
+    # Two rows that differ by 1e-5: their difference, round-off, is not divided by that.
+    near = jnp.array([[1.0, 0.0, 0.0], [1.0, 1e-5, 0.0]])
+    noise = jnp.array([0.0, 1e-16])
+    assert float(abs(exact(near, noise)).max()) > 9e-12
+    assert float(abs(change(mass, near, noise)).max()) < 1e-15
+    # A singular mass matrix changes nothing of it.
+    light = SingularMassSolve(SingularityRobust()).least_change
+    assert_allclose(light(mass, jac, residual), exact(jac, residual), rtol=1e-9)
+    none = change(mass, jnp.zeros((0, 3)), jnp.zeros(0))
+    assert_allclose(none, jnp.zeros(3), atol=0)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -21,10 +21,11 @@ _LOCK = threading.Lock()
 # Levels of optimization of the target and of the passes before it, by whether code is to be made
 # quickly. They are part of the key of what is on disk.
 _LEVELS = {False: (3, 2), True: (0, 0)}
-# Of longer modules with steps of implicit methods, of single members, most passes take seconds and
-# win a few per cent at most; explicit methods and vectors of members need them.
+# Of longer modules of single members most passes take half of the time, and win nothing: they are
+# equations written out, of which what is equal is computed once already. Vectors of members need
+# them.
 _MOST_LINES = 6000
-_OF_IMPLICIT_STEPS = ("@factors_", "<1 x ")
+_OF_SINGLE_MEMBERS = "<1 x "
 _FEW = ("always_inliner", "sroa", "simplify_cfg", "instruction_combine", "loop_rotate")
 # Functions of the C library that kernels call.
 _WANTED = (
@@ -193,8 +194,8 @@ def _compiled(text: str) -> bytes:
     module.triple = llvm.get_process_triple()
     options = llvm.create_pipeline_tuning_options(speed_level=_levels()[1])
     builder = llvm.create_pass_builder(target, options)
-    implicit = all(x in text for x in _OF_IMPLICIT_STEPS)
-    if implicit and text.count("\n") > _MOST_LINES and not quickly():
+    long = text.count("\n") > _MOST_LINES
+    if long and _OF_SINGLE_MEMBERS in text and not quickly():
         passes = llvm.create_new_module_pass_manager()
         for name in _FEW:
             getattr(passes, f"add_{name}_pass")()

@@ -88,22 +88,22 @@ def test_the_second_process_compiles_nothing(folder, compiled, forget):
     assert len(compiled) == 1
 
 
-def test_long_steps_of_implicit_methods_go_through_few_passes(monkeypatch):
-    """Of single members: explicit steps and vectors of members go through all of them."""
+def test_long_modules_of_single_members_go_through_few_passes(monkeypatch):
+    """Short ones and vectors of members go through all of them."""
     monkeypatch.setattr(machine_code, "quickly", lambda: False)
     llvm, few = machine_code._llvm(), []
     make = llvm.create_new_module_pass_manager
     monkeypatch.setattr(
         llvm, "create_new_module_pass_manager", lambda: few.append(make()) or few[-1]
     )
-    explicit = text().text
+    alone = text().text
     wide = module(lambda x: 3.0 * x, Axes((64,), (True,))).text
-    for lines, of_implicit in ((0, True), (0, False), (10**6, True)):
+    for lines in (0, 10**6):
         monkeypatch.setattr(machine_code, "_MOST_LINES", lines)
-        for alone, one in ((True, explicit), (False, wide)):
+        for one in (alone, wide):
             few.clear()
-            assert machine_code._compiled(f"{one}\n; @factors_4_1\n" if of_implicit else one)
-            assert len(few) == (alone and of_implicit and lines == 0)
+            assert machine_code._compiled(one)
+            assert len(few) == (one is alone and lines == 0)
 
 
 @pytest.mark.parametrize("change", ["cpu", "features", "LLVM", "passes"])
