@@ -13,8 +13,10 @@ import numpy as np
 
 # Values after the first stencil, and those of a second step.
 FIRST, SECOND = (1.0, -1.0, 2.0, -2.0), (1.0, -1.0)
-# The second step is shorter by this factor, or longer, than the first.
+# The second step is shorter by this factor, or longer, than the first; by the next where both of the
+# first differ by so much of the slope that the function bends within them.
 SHORTER, LONGER = 1 / 8, 4.0
+MUCH_SHORTER, _BENT = 1 / 64, 0.3
 # Exponents of second differences: of a jump 0, of a kink 1, of a smooth function 2.
 _JUMP, _KINK = 0.4, 1.5
 # A slope over an eighth of the step that is larger by this factor is that of a jump.
@@ -49,6 +51,7 @@ class Differences(NamedTuple):
         noise: of the function's values, estimated, in that norm.
         step: the shortest step.
         variation: largest change of the values within the longest step, by that.
+        bent: part of the slope by which two steps, one twice the other, differ.
         shape: "smooth", "kink", "jump", "constant" (no value differs), or "not finite".
         steps: all distances at which the function was evaluated.
     """
@@ -58,6 +61,7 @@ class Differences(NamedTuple):
     noise: float
     step: float
     variation: float
+    bent: float
     shape: str
     steps: tuple[float, ...]
 
@@ -102,7 +106,9 @@ def differences(line: Line, step: float, claimed: np.ndarray | None) -> Differen
     if found.shape == "smooth" and off <= max(1e-7 * size, 3 * found.noise / step):
         return found
     noisy = found.noise / step > 0.3 * found.error and found.shape == "smooth"
-    second = step * (LONGER if noisy and step * LONGER <= 0.2 else SHORTER)
+    bent = found.bent > _BENT and step * MUCH_SHORTER > line.epsilon ** (1 / 3)
+    shorter = MUCH_SHORTER if bent else SHORTER
+    second = step * (LONGER if noisy and not bent and step * LONGER <= 0.2 else shorter)
     values |= {x * second: line.at(x * second) for x in SECOND}
     return _of_values(line, step, values, second)
 
@@ -119,7 +125,11 @@ def _of_values(
     fourth = (4 * one - two) / 3
     longest = max(abs(x) for x in values)
     variation = max(norm(x - line.zero) / abs(h) for h, x in values.items() if abs(h) == longest)
-    about = {"step": min(abs(x) for x in values), "steps": tuple(values), "variation": variation}
+    bent = norm(one - two) / max(norm(one), norm(two), np.finfo(float).tiny)
+    about = {
+        "step": min(abs(x) for x in values), "steps": tuple(values), "variation": variation,
+        "bent": bent,
+    }  # fmt: skip
     if not all(np.isfinite(x).all() for x in (line.zero, *values.values())):
         return Differences((fourth,), np.inf, np.inf, shape="not finite", **about)
     if all(np.array_equal(x, line.zero) for x in values.values()):
@@ -133,7 +143,7 @@ def _of_values(
     if second is not None:
         other = central(second)
         if second < step:  # error h^2 of both, the shorter of which is off by a 64th
-            better = (one - other) / (1 / SHORTER**2 - 1)
+            better = (one - other) / ((step / second) ** 2 - 1)
             estimates += [other - better, other]
             errors += [max(norm(better), floor / second), norm(one - other) + floor / second]
         else:
@@ -145,7 +155,7 @@ def _of_values(
     if second is not None and second < step and norm(other) > _GROWS * norm(one):
         shape = "jump"
     elif shape != "smooth" and second is not None and second < step:
-        again = _shape(norm(bend(second)), norm(bend(step)), size * second, SHORTER)
+        again = _shape(norm(bend(second)), norm(bend(step)), size * second, second / step)
         shape = again if again in (shape, "smooth") else "smooth"
     floor_error = floor / longest
     return Differences(tuple(estimates), max(min(errors), floor_error), noise, shape=shape, **about)
