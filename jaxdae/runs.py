@@ -428,6 +428,10 @@ def _raising(problem: Problem, method: Method, declared) -> Trajectory:
     if solution.dependent is not None:
         trajectory = eqx.error_if(trajectory, solution.dependent, DEPENDENT_START)
     stayed = ~trajectory.success & (solution.final_time == problem.times.start)
+    every_step = getattr(getattr(method.saveat, "subs", None), "steps", 0)
+    if method.only_end or method.picked is not None or not every_step:
+        # Of fixed steps that are not saved it is not known which of them was the last finite one.
+        stayed = stayed & (trajectory.result_code != diffrax.RESULTS.nonfinite)
     trajectory = eqx.error_if(trajectory, stayed, FAILED_START)
     if solution.events is not None:
         for code, reason in REASONS.items():
