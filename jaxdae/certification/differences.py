@@ -13,8 +13,8 @@ import numpy as np
 
 # Values after the first stencil, and those of a second step.
 FIRST, SECOND = (1.0, -1.0, 2.0, -2.0), (1.0, -1.0)
-# The second step is shorter by this factor, or longer, than the first; by the next where both of the
-# first differ by so much of the slope that the function bends within them.
+# The second step is shorter by this factor, or longer, than the first; by the next factor where
+# slopes over both of the first differ by so much that the function bends within them.
 SHORTER, LONGER = 1 / 8, 4.0
 MUCH_SHORTER, _BENT = 1 / 64, 0.3
 # Exponents of second differences: of a jump 0, of a kink 1, of a smooth function 2.

@@ -398,8 +398,7 @@ class GradientExamination:
             return " It is one of the steps' errors more than of the motion."
         return (
             f" It is off differences of values by {self.off:.2g} of its size: steps are held fixed "
-            "in the derivative, and suit the motion and not its perturbations, which these steps "
-            "let grow."
+            "in the derivative, and change with the parameters in the values."
         )
 
     # What follows.

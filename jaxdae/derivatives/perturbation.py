@@ -5,11 +5,11 @@ a steady state, they grow until a perturbation of it would be integrated wrongly
 bound under an explicit method, of which the motion itself shows nothing. A run that is
 differentiated therefore carries one perturbation along, a solution of the variational equation
 
-    d(delta)/dt = df/dy(t, y) delta + g,
+    d(delta)/dt = df/dy(t, y) delta,
 
-from a start `g` without any symmetry, and its error is held to the tolerance as well. `g` as a
-constant force keeps a perturbation alive that would die out. Sensitivities in the test of errors:
-[HindmarshEtAl2005, section 2.2].
+from a start `g` without any symmetry, and its error is held to the tolerance as well. Explicit
+methods move it by `h g` at the end of each step of length `h`, so that it does not die out where
+only they would let it grow. Sensitivities in the test of errors: [HindmarshEtAl2005, section 2.2].
 """
 
 from typing import Any

@@ -23,6 +23,7 @@ from jaxdae.solvers.event import fall, lowest
 from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.implicit_stages import with_tolerances
 from jaxdae.solvers.kernel_steps import ConstrainedEquations, step_method
+from jaxdae.solvers.perturbed import suits
 from jaxdae.solvers.projected import changes_ends, stepping
 from jaxdae.solvers.sampled import SampledEnds, with_clocks
 
@@ -119,9 +120,12 @@ class KernelPlan(NamedTuple):
             run.programs()
         except UnsupportedOperationError as error:
             raise UnsuitedError(str(error)) from None
+        how = self.kind.term_of, self.solver, self.plain_parts, self._sign
+        suited = suits(self.solver) and not self.kind.has_no_rate()
         return run._replace(
-            plain=plain_run(run, self.kind.term_of, self.solver, self.plain_parts, self._sign)
-        )
+            plain=plain_run(run, *how, perturbed=suited),
+            by_times=plain_run(run, *how, perturbed=False), suited=suited,
+        )  # fmt: skip
 
     def _initial_value(self):
         from jaxdae.kernels.integration.initial_value import FallToZero, InitialValueProblem

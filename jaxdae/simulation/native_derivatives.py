@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.derivatives.functions import FORWARD, Function, REVERSE
-from jaxdae.derivatives.perturbation import tolerances
+from jaxdae.derivatives.perturbation import stopped, tolerances
 from jaxdae.kernels.integration.arguments import jumps_of, StepSummary
 from jaxdae.kernels.integration.run import KernelRun
 from jaxdae.simulation.problem import Times
+from jaxdae.simulation.saving import STEP_ENDS
+from jaxdae.solvers.chosen_steps import ChosenSteps, following
 from jaxdae.solvers.grid import Grid, ToKnownEnds
 from jaxdae.solvers.monitored import solve_until
 from jaxdae.solvers.perturbed import PerturbedSteps
@@ -25,7 +27,13 @@ _ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
 
 
 def plain_run(
-    run: KernelRun, term_of: Callable, solver, parts: Callable, sign: Callable
+    run: KernelRun,
+    term_of: Callable,
+    solver,
+    parts: Callable,
+    sign: Callable,
+    *,
+    perturbed: bool,
 ) -> Function:
     """What a native run computes, by diffrax.
 
@@ -35,11 +43,13 @@ def plain_run(
         solver: the method.
         parts: `args`, the step size controller and the event, from the parameters.
         sign: 1 or -1, from the parameters: kernels take times as increasing.
+        perturbed: whether adaptive steps suit derivatives as well.
 
     Returns:
         A function of the arguments of the kernel, with its results.
     """
     count = len(run.problem.parameters)
+    one_way = any(x.one_way for x in run.problem.own_rules)
 
     def base(mode: str, y, *values) -> list[jax.Array]:
         parameters, s = values[:count], sign(values[:count])
@@ -51,13 +61,26 @@ def plain_run(
                 controller = Grid(ends)
             else:
                 controller = diffrax.ClipStepSizeController(controller, ends, jumps)
+        t0, t1, dt = times.start, times.end, times.first_step
+        steps, y0 = solver, run.problem.unravel(y)
         # Rows at the steps are those of the kernel's.
-        perturbed = run.adaptive and not run.saving.every and tolerances(controller) is not None
-        steps = PerturbedSteps(solver, controller) if perturbed else solver
+        suited = perturbed and run.adaptive and not (one_way or run.saving.every)
+        if suited and tolerances(controller) is not None:
+            steps = PerturbedSteps(solver, controller, event is not None)
+            if event is None:  # steps are chosen by a run without derivatives
+                fixed: Any = stopped((term_of(solver), t0, t1, dt, y0, args))
+                terms, *ends, first, start, parts_there = fixed
+                made, _ = solve_until(
+                    None, s, terms, steps, *ends, first, start, args=parts_there,
+                    saveat=STEP_ENDS, adjoint=diffrax.ForwardMode(),
+                    stepsize_controller=stopped(controller), max_steps=run.max_steps, throw=False,
+                )  # fmt: skip
+                chosen = ChosenSteps.of(made.ts, t0, t1, made.result)
+                steps, controller = solver, following(controller, chosen)
         adjoint = _ADJOINTS.get(mode, diffrax.DirectAdjoint)()
         result, misfit = solve_until(
-            event, s, term_of(solver), steps, times.start, times.end, times.first_step,
-            run.problem.unravel(y), args=args, saveat=_saveat(run, times.saved), adjoint=adjoint,
+            event, s, term_of(solver), steps, t0, t1, dt, y0, args=args,
+            saveat=_saveat(run, times.saved), adjoint=adjoint,
             stepsize_controller=controller if times.grid is None else Grid(times.grid),
             max_steps=run.max_steps, throw=False,
         )  # fmt: skip
@@ -66,7 +89,6 @@ def plain_run(
         return [*_as_kernels_do(run, result, s), *more]
 
     shapes = (jax.ShapeDtypeStruct(x, run.problem.dtype) for x in run.results())
-    one_way = any(x.one_way for x in run.problem.own_rules)
     return Function(base, tuple(shapes), one_way=one_way)
 
 

@@ -1,7 +1,7 @@
 """The plain backend: diffrax, compiled by XLA."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import diffrax
 import equinox as eqx
@@ -14,10 +14,11 @@ from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.problem import default_tolerance, Integration, Method, Times
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import STEP_ENDS, with_end
+from jaxdae.solvers.chosen_steps import ChosenSteps, following
 from jaxdae.solvers.counted import counted, Counting
-from jaxdae.solvers.grid import ChosenSteps, Grid, known_ends
+from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.monitored import solve_until
-from jaxdae.solvers.perturbed import PerturbedSteps
+from jaxdae.solvers.perturbed import PerturbedSteps, suits
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import SampledEnds, with_clocks
 
@@ -31,18 +32,6 @@ _HAND_ON_STATES = (
 _OF_VALUES = diffrax.ForwardMode()
 
 
-class _ChosenRun(NamedTuple):
-    """Steps of a run that is to be made again.
-
-    Args:
-        control: takes these steps.
-        result: of the run that chose them.
-    """
-
-    control: ChosenSteps
-    result: Any
-
-
 class PlainBackend(AbstractBackend):
     """Runs by `diffrax.diffeqsolve`: any solver, step control and adjoint."""
 
@@ -52,52 +41,38 @@ class PlainBackend(AbstractBackend):
         del formulation, method
 
     def solve(self, problem: Any, method: Method, y0) -> Integration:
-        suited = type(method.adjoint) in _HAND_ON_STATES
+        suited = type(method.adjoint) in _HAND_ON_STATES and problem.event is None
         if method.perturbed or not (suited and _can_be_perturbed(problem, method)):
             return self._solve(problem, method, y0)
-        return self._differentiable(problem, method, y0)
+        return self._solve(problem, method, y0, self._chosen(problem, method, y0))
 
-    def _differentiable(self, problem: Any, method: Method, y0) -> Integration:
-        """A run whose steps, where it is differentiated, suit the derivatives as well."""
-        kept = []
+    def _chosen(self, problem: Any, method: Method, y0) -> ChosenSteps:
+        """Steps that suit derivatives as well, where the run is differentiated; none elsewhere."""
 
-        def arrays(problem, method, y0, steps=None):
-            """Those of the result: a rule of derivatives has no others."""
-            solved = self._solve(problem, method, y0, steps)
-            result, rest = eqx.partition(solved, eqx.is_array)
-            kept.append(rest)
-            return result
+        @eqx.filter_custom_jvp
+        def none(problem, method, y0):
+            steps = ChosenSteps.none(method.max_steps + 1, problem.times.start)
+            return _of_each_member(steps, (problem, method, y0))
 
-        def perturbed(problem, method, y0):
-            more, steps = method._replace(perturbed=True), None
-            if problem.event is None and not known_ends(method.stepsize_controller).has_any:
-                steps = self._chosen_steps(*stopped((problem, more, y0)))
-            return arrays(problem, more, y0, steps)
-
-        solve = eqx.filter_custom_jvp(arrays)
-
-        @solve.def_jvp
-        def _(primals, tangents):
+        @none.def_jvp
+        def _(primals, _):
             try:
-                return eqx.filter_jvp(perturbed, primals, tangents)
-            except TypeError:  # a rule in it has a derivative in reverse mode alone
-                return eqx.filter_jvp(arrays, primals, tangents)
+                steps = self._steps(*stopped(primals))
+            except TypeError:  # a function in it has a derivative in reverse mode alone
+                steps = none(*primals)
+            steps = _of_each_member(steps, primals)
+            return steps, jax.tree.map(lambda x: None, steps)
 
-        result = solve(problem, method, y0)
-        return eqx.combine(result, kept[-1])
+        return none(problem, method, y0)
 
-    def _chosen_steps(self, problem: Any, method: Method, y0) -> "_ChosenRun":
-        """Steps of a run that is not differentiated: choosing them takes longer than they do."""
-        alone = method._replace(saveat=STEP_ENDS, adjoint=_OF_VALUES)
+    def _steps(self, problem: Any, method: Method, y0) -> ChosenSteps:
+        """Those of a run without derivatives in which a perturbation controls the steps, too."""
+        alone = method._replace(perturbed=True, saveat=STEP_ENDS, adjoint=_OF_VALUES)
         made = self._solve(problem, alone, y0)
-        start = problem.times.start
-        # The last is repeated: behind a failure, steps have no length.
-        ends = jnp.where(jnp.isfinite(made.ts), made.ts, made.end_time)
-        ends = jnp.concatenate([start[None], ends]).astype(start.dtype)
-        return _ChosenRun(ChosenSteps.of(ends), made.result)
+        return ChosenSteps.of(made.ts, problem.times.start, problem.times.end, made.result)
 
     def _solve(
-        self, problem: Any, method: Method, y0, chosen: "_ChosenRun | None" = None
+        self, problem: Any, method: Method, y0, chosen: ChosenSteps | None = None
     ) -> Integration:
         times, solver, parts = problem.times, method.solver, problem.parts
         if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
@@ -107,7 +82,7 @@ class PlainBackend(AbstractBackend):
         if isinstance(solver, SampledEnds):
             control = with_clocks(control, problem.controller)
         if chosen is not None:
-            control = chosen.control
+            control = following(control, chosen)
         saveat, counting = with_end(method, times.saved), None
         if type(method.adjoint) in _HAND_ON_STATES:
             counting = counted(solver)
@@ -142,8 +117,9 @@ class PlainBackend(AbstractBackend):
             state: Any = solution.controller_state
             stats = {**stats, **state[1].stats()}
         result = solution.result
-        if chosen is not None:  # how steps were chosen says why they end before their time
-            result = diffrax.RESULTS.where(diffrax.is_successful(result), result, chosen.result)
+        if chosen is not None:  # steps that suit derivatives were not found
+            failed = ~diffrax.is_successful(chosen.result) & diffrax.is_successful(result)
+            result = diffrax.RESULTS.where(failed, chosen.result, result)
         return Integration(
             self, ts, rows, end_time, end, stats, result, solution.interpolation,
             method.why_not, misfit,
@@ -155,12 +131,24 @@ class PlainBackend(AbstractBackend):
         return lambda t, y: with_nan_safe_derivative(function, result, t, y, parts)
 
 
+def _of_each_member(steps: ChosenSteps, given: Any) -> ChosenSteps:
+    """The same, which every member of a batch has where any array that is given has members.
+
+    JAX asks a function and its rule of derivatives for results that are batched alike.
+    """
+    entries = [x.ravel()[0] for x in jax.tree.leaves(given) if eqx.is_array(x) and x.size]
+    never = jnp.any(jnp.stack([x != x for x in entries])) & False
+    return jax.tree.map(lambda x: jnp.where(never, jnp.ones_like(x), x), steps)
+
+
 def _can_be_perturbed(problem, method: Method) -> bool:
-    """Whether steps are adaptive, and held to a tolerance."""
+    """Whether steps are adaptive, held to a tolerance, and of a motion's rates of change."""
     times = problem.times
     control = step_control(method.stepsize_controller, times)
     quiet = isinstance(method.meter, diffrax.NoProgressMeter)
-    return times.grid is None and quiet and tolerances(control) is not None
+    if times.grid is not None or not quiet or tolerances(control) is None:
+        return False
+    return suits(method.solver) and not problem.has_no_rate()
 
 
 def step_control(asked, times: Times) -> Any:

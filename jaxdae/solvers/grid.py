@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Real
@@ -41,42 +40,6 @@ class Grid(diffrax.AbstractStepSizeController):
         self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
     ):
         following = self.ts[controller_state]
-        return True, t1, following, False, controller_state + 1, diffrax.RESULTS.successful
-
-
-class ChosenSteps(diffrax.AbstractStepSizeController):
-    """Steps from each time to the next that a program has chosen before.
-
-    Args:
-        bits: the start and the ends of the steps, as integers of the same bits (`of`): reverse mode
-            would add up derivatives by all of them in each step.
-        direction: 1 for increasing times, -1 for decreasing ones.
-    """
-
-    bits: Any
-    direction: Any = 1
-
-    @staticmethod
-    def of(ends) -> "ChosenSteps":
-        """These steps; ends are an array of shape (steps + 1,), the last one repeated."""
-        kind = {4: jnp.int32, 8: jnp.int64}[ends.dtype.itemsize]
-        return ChosenSteps(jax.lax.bitcast_convert_type(ends, kind))
-
-    def wrap(self, direction):
-        return ChosenSteps(self.bits, direction)
-
-    def _end(self, number, like):
-        """The end of a step, by its number, in the precision of a time."""
-        kind = jnp.result_type(like)
-        return jax.lax.bitcast_convert_type(self.bits[number], kind) * self.direction
-
-    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        return self._end(1, t0), jnp.asarray(2)
-
-    def adapt_step_size(
-        self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
-    ):
-        following = self._end(controller_state, t1)
         return True, t1, following, False, controller_state + 1, diffrax.RESULTS.successful
 
 

@@ -16,6 +16,7 @@ from jaxdae.derivatives.perturbation import (
     stopped,
     with_error_of_perturbation,
 )
+from jaxdae.solvers.rodas5p import Rodas5P
 from jaxdae.solvers.wrapped import AbstractAroundSolver
 
 
@@ -73,6 +74,15 @@ class PerturbedSteps(AbstractAroundSolver):
         if isinstance(_innermost(solver), diffrax.AbstractERK):
             after = after + (t1 - t0) * perturbation(flat.size, flat.dtype)
         return made, stopped((after, error))
+
+
+def suits(solver) -> bool:
+    """Whether steps of a solver may carry a perturbation: it integrates rates of change alone.
+
+    One that finds multipliers or rates as well begins from values that fit each other, which a
+    perturbation without any symmetry does not.
+    """
+    return isinstance(_innermost(solver), diffrax.AbstractRungeKutta | Rodas5P)
 
 
 def _is_counted(error, y) -> bool:

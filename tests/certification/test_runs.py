@@ -126,11 +126,11 @@ def test_a_chaotic_motion_costs_digits_and_has_a_horizon():
 
 @pytest.mark.slow
 def test_coarse_tolerances_are_not_followed():
-    coarse = diffrax.PIDController(rtol=1e-2, atol=1e-2)
+    coarse = diffrax.PIDController(rtol=3e-2, atol=3e-2)
     found = certify(swing(Pendulum, dt=None, t1=3.0, stepsize_controller=coarse), PARAMS,
                     backends=False)  # fmt: skip
     assert found.fault == "tolerance"
-    assert "0.01" in found.reason
+    assert "0.03" in found.reason
     assert found.digits < 3
 
 

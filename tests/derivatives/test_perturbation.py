@@ -171,3 +171,17 @@ def test_controllers_without_tolerances_choose_as_they_do():
     assert tolerances(diffrax.ClipStepSizeController(diffrax.PIDController(1e-3, 1e-6))) == (
         1e-3, 1e-6,
     )  # fmt: skip
+
+
+def test_a_derivative_whose_steps_would_differ_is_refused():
+    """By a parameter, whose steps suit derivatives, and then by a time, whose steps do not."""
+
+    def last(k, t1):
+        run = jaxdae.simulate(
+            Oscillator(k), FORMULATION, jaxdae.State([0.1], [0.0]), t1=t1, max_steps=64,
+            saveat=diffrax.SaveAt(steps=True), throw=False,
+        )  # fmt: skip
+        return run.q[0, 0]
+
+    with pytest.raises(jaxdae.BackendError, match=r"states at adaptive steps, by a time"):
+        jax.grad(jax.grad(last), argnums=1)(jnp.array(2.0), jnp.array(0.5))

@@ -261,7 +261,7 @@ def test_a_member_that_fails_is_alone(backend):
     def run(k):
         return jaxdae.solve(
             Growth(k), 1.0, 1.0, t1=1.0, saveat=saveat, backend=backend, throw=False,
-            start_tolerance=None, max_steps=300,
+            start_tolerance=None, max_steps=200,
         )  # fmt: skip
 
     def total(ks):

@@ -87,7 +87,6 @@ class _Entries:
     """
 
     def __init__(self, chosen: np.ndarray):
-        self.chosen = chosen
         self.count = int(chosen.sum())
         self._all = bool(chosen.all())
         ends = [0, *(np.flatnonzero(np.diff(chosen)) + 1).tolist(), chosen.size]
@@ -207,7 +206,12 @@ class InitialValueProblem:
     @property
     def carried(self) -> int:
         """Numbers that one step leaves to the next one; none where its end is moved."""
-        return 0 if self.ends else self.method.carried(self.states)
+        return 0 if self.ends or self._is_forced else self.method.carried(self.states)
+
+    @property
+    def _is_forced(self) -> bool:
+        """Whether the perturbation is moved at the ends of steps."""
+        return self.perturbing > 0 and self.method.evaluates_only
 
     @property
     def remembered(self) -> int:
@@ -320,13 +324,11 @@ class InitialValueProblem:
     def _perturbed(self) -> "InitialValueProblem":
         primal, size, n = self.primal, self.states, self.primal.states
         count = len(primal.parameters)
-        force = np.zeros(n, self.dtype)
-        force[primal.moving.chosen] = perturbation(primal.moving.count, self.dtype)
 
-        def beside(function: Callable, own: Callable, force) -> Callable:
+        def beside(function: Callable, own: Callable) -> Callable:
             def perturbed(t, y, *parameters):
                 one = lambda state: own(t, state, *parameters[:count])  # noqa: E731
-                moved = jax.jvp(one, (y[:n],), (y[size:],))[1] + force
+                moved = jax.jvp(one, (y[:n],), (y[size:],))[1]
                 return jnp.concatenate([function(t, y[:size], *parameters), moved])
 
             return perturbed
@@ -338,11 +340,11 @@ class InitialValueProblem:
             )
 
         ends = (
-            one._replace(function=beside(one.function, own.function, 0))
+            one._replace(function=beside(one.function, own.function))
             for one, own in zip(self.ends, primal.ends, strict=True)
         )
         result = InitialValueProblem(
-            beside(self.rhs, primal.rhs, force), size + n, self.parameters,
+            beside(self.rhs, primal.rhs), size + n, self.parameters,
             self.method if self.method.evaluates_only else _StepsPerturbed(self),
             self.controller, self.unravel, self.dtype, primal, tuple(ends),
             None if self.between is None else between, timing=self.timing,
@@ -1077,6 +1079,11 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
 
     def advance(t0, t1, end, floor, control, y0, carry, *arguments):
         outcome = _step(problem, t0, t1, y0, carry, arguments)
+        if problem._is_forced:
+            kick = (t1 - t0) * perturbation(problem.perturbing, dtype)
+            states = outcome.y1.size - problem.perturbing
+            moved_end = outcome.y1[states:] + kick
+            outcome = outcome._replace(y1=jnp.concatenate([outcome.y1[:states], moved_end]))
         error = jnp.broadcast_to(outcome.error(), y0.shape)
         controller, order = problem.controller(*arguments[:count]), problem.method.error_order()
         size = problem.states - problem.perturbing

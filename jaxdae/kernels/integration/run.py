@@ -47,6 +47,11 @@ TIMES = (
     "are those of the plain program."
 )
 
+AT_STEPS = (
+    "second derivatives of states at adaptive steps, by a time and by something else, are not "
+    "native: save at times, SaveAt(ts=...), or use simulate(..., backend='plain')."
+)
+
 
 class KernelRun(NamedTuple):
     """What is compiled: an initial value problem and what its runs save.
@@ -59,6 +64,8 @@ class KernelRun(NamedTuple):
         given_first: whether the length of the first adaptive step is given.
         step_ends: whether there are times at which adaptive steps end.
         plain: the same run by JAX, for derivatives that no kernel has.
+        by_times: likewise for those by times, whose steps are those of the motion alone.
+        suited: whether a perturbation may control its steps.
         strict: whether a derivative that no kernel has is refused instead.
         once: whether no kernel has its derivative, as it is computed beside one.
         counted: whether it says what its iterations took, if there are any.
@@ -77,6 +84,8 @@ class KernelRun(NamedTuple):
     once: bool = False
     counted: bool = False
     perturbed: bool = False
+    by_times: Function | None = None
+    suited: bool = False
 
     @property
     def stepped(self) -> InitialValueProblem:
@@ -99,7 +108,7 @@ class KernelRun(NamedTuple):
 
         The steps of the result and of its derivatives are the same.
         """
-        if not self.adaptive or self.perturbed or self.problem.event is not None:
+        if not (self.adaptive and self.suited) or self.perturbed or self.problem.event is not None:
             return self
         if any(x.one_way for x in self.problem.own_rules):
             return self
@@ -114,8 +123,10 @@ class KernelRun(NamedTuple):
         """Itself, computed where its derivative is wanted, too."""
         if not any(x.one_way for x in self.problem.own_rules):
             return self
-        plain = None if self.plain is None else self.plain.beside_derivative()
-        return self._replace(plain=plain, once=True)
+        plain, by_times = (
+            None if x is None else x.beside_derivative() for x in (self.plain, self.by_times)
+        )
+        return self._replace(plain=plain, by_times=by_times, once=True)
 
     @property
     def adaptive(self) -> bool:
@@ -176,15 +187,17 @@ class _TangentRun(NamedTuple):
 
 def varied(run: KernelRun, active: tuple[int, ...], directions: int) -> KernelRun:
     """The run of states with their derivatives in some directions."""
-    problem, plain = run.problem.varied(active, directions), run.plain
-    more = run._replace(problem=problem, plain=None)
-    if plain is None:
-        return more
-    with_directions = _TangentRun(
-        plain, run.problem.states, len(run.problem.parameters), active, directions
-    )
+    problem, count = run.problem.varied(active, directions), len(run.problem.parameters)
+    more = run._replace(problem=problem)
     shapes = tuple(jax.ShapeDtypeStruct(x, problem.dtype) for x in more.results())
-    return more._replace(plain=Function(with_directions, shapes, pushed=True))
+
+    def with_directions(plain: Function | None) -> Function | None:
+        if plain is None:
+            return None
+        along = _TangentRun(plain, run.problem.states, count, active, directions)
+        return Function(along, shapes, pushed=True)
+
+    return more._replace(plain=with_directions(run.plain), by_times=with_directions(run.by_times))
 
 
 # Operations of vectors that take longer than a thread takes to be made, and steps of adaptive runs.
@@ -293,6 +306,8 @@ def _moving(run: KernelRun, tangents):
     timed |= any(i in run.problem.timing for i in active)
     if timed:
         _step_aside(run, TIMES)
+    if timed and run.perturbed and run.saving.every:
+        raise BackendError(AT_STEPS)
     return active, timed
 
 
@@ -310,8 +325,9 @@ def _jvp(primals, tangents, *, run: KernelRun, axes: Axes):
     if ends_by_event:
         _step_aside(run, AT_EVENTS)
     if timed or run.once or ends_by_event:
-        assert run.plain is not None
-        return result, along(run.plain, primals, tangents, axes)
+        plain = run.by_times if timed else run.plain
+        assert plain is not None
+        return result, along(plain, primals, tangents, axes)
     moves = [ad.instantiate_zeros(tangents[0]), *(tangents[1 + i] for i in active)]
     flags = [axes.batched[i] for i in _start_and(active)]
     moves = [
@@ -593,12 +609,11 @@ def _adjoint_jvp(primals, tangents, *, run: KernelRun, axes: Axes, active, total
     if run.own_rule is not None:
         _step_aside(run, run.own_rule)
     if timed or run.own_rule is not None:
-        assert run.plain is not None
+        plain = run.by_times if timed else run.plain
+        assert plain is not None
         arguments, more = _all_bars(primals, run, axes)
         still = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in arguments[len(primals) :]]
-        along_moves = along(
-            run.plain.pulled(_start_and(active)), arguments, [*tangents, *still], more
-        )
+        along_moves = along(plain.pulled(_start_and(active)), arguments, [*tangents, *still], more)
         return result, _in_total(along_moves, totals, members)
     count = _argument_count(run)
     by = (*_start_and(moving), count, count + 1)
