@@ -69,9 +69,9 @@ def plain_run(
             steps = PerturbedSteps(solver, controller, event is not None)
             if event is None:  # steps are chosen by a run without derivatives
                 fixed: Any = stopped((term_of(solver), t0, t1, dt, y0, args))
-                terms, *ends, first, start, parts_there = fixed
+                terms, begin, end, first, start, parts_there = fixed
                 made, _ = solve_until(
-                    None, s, terms, steps, *ends, first, start, args=parts_there,
+                    None, s, terms, steps, begin, end, first, start, args=parts_there,
                     saveat=STEP_ENDS, adjoint=diffrax.ForwardMode(),
                     stepsize_controller=stopped(controller), max_steps=run.max_steps, throw=False,
                 )  # fmt: skip

@@ -68,7 +68,10 @@ class _Following(AbstractAroundController):
 
     controller: Any
     chosen: ChosenSteps
-    direction: Any = 1
+    direction: Any
+
+    def __init__(self, controller: Any, chosen: ChosenSteps, direction: Any = 1):
+        self.controller, self.chosen, self.direction = controller, chosen, direction
 
     def wrap(self, direction):
         return _Following(self.controller.wrap(direction), self.chosen, direction)
