@@ -157,7 +157,8 @@ class _Kept(NamedTuple):
         return list(jax.vjp(lambda *x: list(self.base(BOTH, *x)), *arrays)[0])
 
 
-def _computed(*arguments, function: Function, axes: Axes):
+def in_jax(*arguments, function: Function, axes: Axes):
+    """A function, or a derivative of one, of all members of a batch, as JAX computes it."""
     one: Callable = function
     for _ in range(axes.rank):
         one = jax.vmap(one, in_axes=tuple(0 if x else None for x in axes.batched))
@@ -171,7 +172,7 @@ def _shapes(*arguments, function: Function, axes: Axes):
     return [results([(*axes.shape, *x.shape)], x.dtype, arguments)[0] for x in result]
 
 
-_evaluate = primitive("derivable_function", _shapes, computed=_computed)
+_evaluate = primitive("derivable_function", _shapes, computed=in_jax)
 
 
 def _jvp(primals, tangents, *, function: Function, axes: Axes):
@@ -188,7 +189,7 @@ def _derivative(primals, tangents, function: Function, axes: Axes):
 
 # The derivative along directions, linear in these.
 
-_along = primitive("derivative_of_function", _shapes, computed=_computed)
+_along = primitive("derivative_of_function", _shapes, computed=in_jax)
 
 
 def _along_jvp(primals, tangents, *, function: Function, axes: Axes):

@@ -84,6 +84,8 @@ _CALLS = {
     "call_hi_primitive": "_prim",
     "custom_linear_solve": "const_lengths jaxprs",
     "platform_index": "platforms",
+    # Of the library itself.
+    **dict.fromkeys(("derivable_function", "derivative_of_function"), "function axes"),
 }
 _OPAQUE = ("linear_solve", "nondifferentiable", "nondifferentiable_backward", "nonbatchable",
            "nontraceable", "vprim", "maybe_set")  # fmt: skip

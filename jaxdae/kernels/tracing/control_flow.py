@@ -9,6 +9,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.derivatives.functions import in_jax
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.tracing import product_parts, zero_signs
 from jaxdae.kernels.tracing.arrays import (
@@ -203,12 +204,19 @@ def _lowered(graph: Graph, equation, arguments: list[Value], evaluate: Callable)
     return computed_by(function, graph, equation, arguments, evaluate)
 
 
+def _derivable(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
+    """A function that is computed when it is wanted, by what it is as one of JAX."""
+    function = partial(in_jax, **equation.params)
+    return computed_by(function, graph, equation, arguments, evaluate)
+
+
 # Their arguments go to a jaxpr as they are.
 PLAIN_CALLS: dict[str, Callable] = {name: _call(x) for name, x in CALLED.items()}
 CALLS: dict[str, Callable] = {
     **PLAIN_CALLS,
     **SOLVES,
     "call_hi_primitive": _lowered,
+    **dict.fromkeys(("derivable_function", "derivative_of_function"), _derivable),
     "custom_linear_solve": _linear_solve,
     "scan": written_out,
     "while": unrolled,
