@@ -406,7 +406,7 @@ class GradientExamination:
     def _conclude(self) -> None:
         found, needed = self.found, 10.0**-self.digits
         explained = _TIMES * (found.error / self.size if self.size > 0 else 0.0)
-        explained += _TIMES * self.by_tolerance
+        explained += _TIMES * self.by_tolerance + self._held(self.size)
         if self.growth is not None:
             explained += self.epsilon * 10**self.growth.digits_lost
         bound = max(explained, self.epsilon**0.45)
@@ -454,6 +454,13 @@ class GradientExamination:
                 "for: take smaller tolerances, double precision or a shorter run."
             )
 
+    def _held(self, size: float) -> float:
+        """What the tolerance of the steps explains of a derivative, as a part of its size.
+
+        On the way a derivative may be larger than at its end: of the order of one.
+        """
+        return min(_TIMES * (self.tolerance or 0.0) / size, 1e-3) if size > 0 else 0.0
+
     def _of_backends(self) -> None:
         """Whether both backends give the same."""
         if self.plain is None:
@@ -463,9 +470,7 @@ class GradientExamination:
         off = float(np.linalg.norm(slope - self.claimed)) / size if size > 0 else 0.0
         values = float(np.linalg.norm(self.weights * (value - self.value)))
         lost = 0.0 if self.growth is None else 10 * self.epsilon * 10**self.growth.digits_lost
-        # On the way a derivative may be larger than at its end, of the order of one.
-        held = 10 * (self.tolerance or 0.0) / size if size > 0 else 0.0
-        most = max(self.epsilon**0.5, 3 * self.by_tolerance, lost, min(held, 1e-3))
+        most = max(self.epsilon**0.5, 3 * self.by_tolerance, lost, self._held(size))
         most_of_values = max(self.epsilon**0.5, 100 * (self.tolerance or 0.0), lost)
         wrong = not (off <= most or off * size * self.longest <= self.epsilon)
         different = not values <= most_of_values
