@@ -228,6 +228,16 @@ def _coverage(data: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *map(_sentence, data["claims"])])
 
 
+def _certificates(data: dict[str, Any]) -> str:
+    """Certificates of the gradients of the ready models."""
+    lines = ["| model | certified | digits | digits lost | evaluations |", "|---" * 5 + "|"]
+    for x in data["rows"]:
+        held = "yes" if x["passed"] else f"no: {x['fault']}"
+        numbers = f"{x['digits']:.1f} | {x['digits_lost']:.1f} | {x['evaluations']}"
+        lines.append(f"| {x['model']} | {held} | {numbers} |")
+    return "\n".join([*lines, "", *map(_sentence, data["claims"])])
+
+
 # What stands for numbers on a page: the file that has them, and how they are written.
 PLACES = {
     "{{ claims }}": ("claims.json", _papers),
@@ -238,6 +248,7 @@ PLACES = {
     "{{ iftomm }}": ("iftomm.json", _iftomm),
     "{{ measured-pendulum }}": ("measured_pendulum.json", _measured),
     "{{ coverage }}": ("coverage.json", _coverage),
+    "{{ certificates }}": ("certificates.json", _certificates),
     "{{ suite }}": ("suite.json", suite_pages.summary),
 }
 

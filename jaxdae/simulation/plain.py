@@ -134,7 +134,7 @@ class PlainBackend(AbstractBackend):
 def _of_each_member(steps: ChosenSteps, given: Any) -> ChosenSteps:
     """The same, which every member of a batch has where any array that is given has members.
 
-    JAX asks a function and its rule of derivatives for results that are batched alike.
+    JAX asks a function and its rule of derivatives for results with the same axes of a batch.
     """
     entries = [x.ravel()[0] for x in jax.tree.leaves(given) if eqx.is_array(x) and x.size]
     never = jnp.any(jnp.stack([x != x for x in entries])) & False
