@@ -65,6 +65,7 @@ def to_execute(page: Path) -> list[Block]:
 
 def executed() -> Iterator[tuple[Block, str]]:
     """Every block with what it prints, in one process; an error names its page."""
+    sys.path.append(str(DOCS.parent / "benchmarks"))  # where the page of the suite goes
     first: dict[str, Any] = {}
     for page in executed_pages():
         todo = to_execute(page)
