@@ -7,7 +7,8 @@ differentiated therefore carries one perturbation along, a solution of the varia
 
     d(delta)/dt = df/dy(t, y) delta,
 
-from a start `g` without any symmetry, and its error is held to the tolerance as well. Explicit
+from a start `g` without any symmetry, and its error is held to the tolerance as well, or to the
+square root of the round-off where that is larger. Explicit
 methods move it by `h g` at the end of each step of length `h`, so that it does not die out where
 only they would let it grow. Sensitivities in the test of errors: [HindmarshEtAl2005, section 2.2].
 """
@@ -92,7 +93,10 @@ def with_error_of_perturbation(error, before, after, moved, controller: Any) -> 
     size = jnp.maximum(size, _LEAST * jnp.maximum(jnp.max(size, initial=0.0), 1.0))
     share = jnp.where(finite, jnp.abs(moved_error) / size, 0.0)
     allowed = atol + rtol * jnp.maximum(jnp.abs(before), jnp.abs(after))
-    larger = jnp.maximum(jnp.abs(error), share * allowed / jnp.maximum(rtol, atol))
+    # Near singular positions no more is to be had; to smaller tolerances the motion sees.
+    least = float(jnp.finfo(allowed.dtype).eps) ** 0.5
+    tolerance = jnp.maximum(jnp.maximum(rtol, atol), least)
+    larger = jnp.maximum(jnp.abs(error), share * allowed / tolerance)
     return jax.lax.stop_gradient(larger)
 
 
