@@ -217,7 +217,8 @@ def _examined(ready: "_Ready", trajectory: Trajectory, settings: "Given") -> Fin
     object.__setattr__(trajectory, "why", ready.why)
     chosen = isinstance(settings.solver, str)
     asked, rows = ready.announced or chosen, bool(settings.throw) or chosen
-    if not (asked and are_known(ready.problem, trajectory.result_code)):
+    steps = ready.method.stepsize_controller
+    if not (asked and are_known(ready.problem, steps, trajectory.result_code)):
         return None
     if not (rows or bool(trajectory.success)):
         return None

@@ -185,3 +185,13 @@ def test_a_derivative_whose_steps_would_differ_is_refused():
 
     with pytest.raises(jaxdae.BackendError, match=r"states at adaptive steps, by a time"):
         jax.grad(jax.grad(last), argnums=1)(jnp.array(2.0), jnp.array(0.5))
+
+
+def test_a_tolerance_may_be_differentiated_by():
+    """It chooses the steps alone, which are held fixed."""
+
+    def position(rtol):
+        control = diffrax.PIDController(rtol=rtol, atol=1e-8)
+        return end(jnp.array([0.1, 0.0]), t1=0.5, stepsize_controller=control)[0][0]
+
+    assert jax.grad(position)(1e-8) == 0.0
