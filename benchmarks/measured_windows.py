@@ -10,7 +10,7 @@ differences as derivatives, or with those by forward differentiation, window by 
 Fits begin at a rough guess, and once more near where ours has ended. SciPy's have a limit of
 evaluations, and the time at which they had come as low as ours is kept.
 
-    JAX_COMPILATION_CACHE_DIR=/tmp/empty python benchmarks/measured_windows.py
+    JAX_COMPILATION_CACHE_DIR=results/empty python benchmarks/measured_windows.py
 """
 
 import importlib

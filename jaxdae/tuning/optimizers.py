@@ -141,8 +141,8 @@ def _suitable(problem: TuningProblem, size: int) -> tuple[str, str]:
         return "slsqp", f"because there are constraints ({names})"
     if problem.key is not None:
         return "adam", "because the objective is drawn anew in each step"
-    if not _offers_residuals(problem.objective):
-        return "adam", "because the objective offers no residuals"
+    if not _has_residuals(problem.objective):
+        return "adam", "because the objective has no residuals"
     if problem.validation is not None:
         return "adam", "because a validation chooses the best parameters"
     try:
@@ -152,7 +152,7 @@ def _suitable(problem: TuningProblem, size: int) -> tuple[str, str]:
         if not callable(problem.objective):
             raise
         return "adam", f"because the objective has no residuals here ({error})"
-    there = f"because the objective offers {count} residuals of {size} parameters"
+    there = f"because the objective has {count} residuals of {size} parameters"
     if size > FEW:
         return "adam", f"{there}, too many for least squares unasked"
     if getattr(problem.objective, "mode", None) == "reverse" and count > size:
@@ -182,7 +182,7 @@ def _driven(problem: TuningProblem, optimizer: Any, title: str, size: int, mode:
         return problem, ITERATION
     if not isinstance(optimizer, iteration.LEAST_SQUARES):
         raise ValueError(_not_an_optimizer(optimizer))
-    if not _offers_residuals(problem.objective):
+    if not _has_residuals(problem.objective):
         raise ValueError(
             f"tune: {title} needs residuals, and {_why_no_residuals(problem.objective)}; give "
             "LeastSquares(residuals), an object with a method `residuals`, or another optimizer: "
@@ -210,7 +210,7 @@ def _refuse_draws(problem: TuningProblem, title: str) -> None:
         )
 
 
-def _offers_residuals(objective: Any) -> bool:
+def _has_residuals(objective: Any) -> bool:
     return callable(getattr(objective, "residuals", None))
 
 
@@ -221,7 +221,7 @@ def _why_no_residuals(objective: Any) -> str:
             _ = objective.residuals
         except AttributeError as error:
             return str(error).rstrip(".")
-    return f"the objective, a {type(objective).__name__}, offers none"
+    return f"the objective, a {type(objective).__name__}, has none"
 
 
 def _residual_struct(problem: TuningProblem) -> jax.ShapeDtypeStruct:

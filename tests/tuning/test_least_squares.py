@@ -32,7 +32,7 @@ def misra(b):
 def test_a_certified_regression_is_solved_to_its_digits(start):
     result = tune(LeastSquares(misra), jnp.array(start), steps=100)
     assert result.stop_reason == "converged"
-    assert "Levenberg-Marquardt, because the objective offers 14 residuals of 2" in result.method
+    assert "Levenberg-Marquardt, because the objective has 14 residuals of 2" in result.method
     # Ten of eleven certified digits of the sum; the parameters, at whose optimum it is flat, eight.
     np.testing.assert_allclose(result.loss, SUM_OF_SQUARES, rtol=1e-10)
     np.testing.assert_allclose(result.params, CERTIFIED, rtol=1e-8)
@@ -203,9 +203,9 @@ def test_an_objective_of_residuals_alone_is_tuned_by_every_kind():
 @pytest.mark.parametrize(
     ("objective", "size", "name", "why"),
     [
-        (LeastSquares(lambda x: x - 1.0), 2, "Levenberg-Marquardt", "offers 2 residuals of 2"),
+        (LeastSquares(lambda x: x - 1.0), 2, "Levenberg-Marquardt", "has 2 residuals of 2"),
         (LeastSquares(lambda x: x - 1.0), 65, "Adam", "65 residuals of 65 parameters, too many"),
-        (lambda x: jnp.sum(x**2), 2, "Adam", "because the objective offers no residuals"),
+        (lambda x: jnp.sum(x**2), 2, "Adam", "because the objective has no residuals"),
     ],
 )
 def test_the_kind_of_objective_decides_and_it_is_said(objective, size, name, why):

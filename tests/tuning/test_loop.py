@@ -48,7 +48,7 @@ def test_the_minimum_is_found_and_told(reverse):
     assert f"{reverse.initial_loss:.6g} -> {reverse.loss:.6g}" in text
     assert "400 (0 skipped), 401 evaluations\n" in text
     assert "stopped     steps: all steps were made" in text
-    assert "Adam with a falling rate, because the objective offers no residuals" in text
+    assert "Adam with a falling rate, because the objective has no residuals" in text
     assert "['gain']: [20, 10] -> " in text
     assert "held" not in text
 

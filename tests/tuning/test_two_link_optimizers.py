@@ -31,7 +31,7 @@ def least_squares(study, objective):
 
 @pytest.mark.slow
 def test_least_squares_are_chosen_and_converge_in_few_evaluations(least_squares):
-    assert least_squares.method.startswith("Levenberg-Marquardt, because the objective offers")
+    assert least_squares.method.startswith("Levenberg-Marquardt, because the objective has")
     assert least_squares.stop_reason == "converged"
     assert least_squares.evaluations < 40
     assert least_squares.loss < 1e-3 * least_squares.initial_loss
