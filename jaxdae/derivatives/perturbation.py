@@ -96,7 +96,9 @@ def with_error_of_perturbation(error, before, after, moved, controller: Any) -> 
     # Near singular positions no more is to be had; to smaller tolerances the motion sees.
     least = float(jnp.finfo(allowed.dtype).eps) ** 0.5
     tolerance = jnp.maximum(jnp.maximum(rtol, atol), least)
-    larger = jnp.maximum(jnp.abs(error), share * allowed / tolerance)
+    # A step without an end, such as one whose iteration failed, is refused by its own error.
+    scaled = share * allowed / tolerance
+    larger = jnp.maximum(jnp.abs(error), jnp.where(jnp.isnan(scaled), 0.0, scaled))
     return jax.lax.stop_gradient(larger)
 
 
