@@ -17,6 +17,7 @@ from jaxdae.kernels.emission.loops import (
     map_function,
     map_name,
     onto_row_function,
+    places_of,
     product_function,
     product_name,
     row_function,
@@ -346,6 +347,9 @@ class _FunctionWriter(Writer):
             within = _Library([], *kind, wide, frozenset({0}))
             within.beside = self._library.beside
             within.beside[turn] = within.function(one, turn)
+        for row in (*callee.tables.read, *callee.tables.replaced):
+            places = places_of(row)
+            self._library.beside[places.name] = places
         return loop_function(callee, shared, turn, *kind)
 
     def _argument(self, number: int) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """Loops on arrays in memory: products, operations on each entry, rows by index, turns."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -10,8 +11,8 @@ from jaxdae.kernels.graph.array_calls import Map, MatrixLayout, OntoRow, Product
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Number
-from jaxdae.kernels.llvm.writer import Writer
-from jaxdae.kernels.tracing.loops import Loop
+from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
+from jaxdae.kernels.tracing.loops import Loop, TableRow
 from jaxdae.kernels.tracing.product_parts import OneRow, Rank
 from jaxdae.kernels.tracing.subprograms import ConditionalCall
 
@@ -422,6 +423,14 @@ def loop_name(loop: Loop, shared: tuple[bool, ...]) -> str:
     return f"{loop.name}_{''.join('s' if x else 'v' for x in shared)}"
 
 
+def places_of(row: TableRow) -> Definition:
+    """Numbers of a row in each turn, as a constant."""
+    text = ", ".join(f"i64 {x}" for x in row.places)
+    name = f"@places_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    content = f"{name} = internal unnamed_addr constant [{len(row.places)} x i64] [{text}]"
+    return Definition(name, f"{content}, align {ALIGNMENT}")
+
+
 def loop_function(
     loop: Loop, shared: tuple[bool, ...], turn: str, width: int, dtype: Any
 ) -> Definition:
@@ -446,25 +455,56 @@ class _LoopWriter(Writer):
 
     def write(self, turn: str) -> None:
         """Turn after turn: what is handed on is copied from the results of the last one."""
-        loop, first = self._loop, self._loop.constants
-        rows = first + loop.handed
+        loop, first, tables = self._loop, self._loop.constants, self._loop.tables
+        # Numbers of the first argument that is a table, of its place among results, and of the
+        # first row of a table among results of a turn.
+        rows, every = first + loop.handed, len(self._shared) - len(tables.arrays)
+        results, last = len(loop.results) - len(tables.arrays), len(self._outputs)
+        last -= len(tables.replaced)
         old = [self.room(x) for x in self._inputs[first:rows]]
         new = [self.room(x) for x in self._outputs[: loop.handed]]
         for i, room in enumerate(old):
             self.copy_vectors(f"%a{first + i}_", room, self._inputs[first + i])
+        memory = [f"%r{results + i}_" for i in range(len(tables.arrays))]
+        for i, (target, x) in enumerate(zip(memory, tables.arrays, strict=True)):
+            self._copy_table(every + i, target, int(np.prod(x.shape)))
+        replaced = [self.room(x) for x in self._outputs[last:]]
         with self._rows(old) as at:
             pointers = [
                 *(f"%a{i}_" for i in range(first)),
                 *old,
-                *(self._row_of_argument(i, at) for i in range(rows, len(self._inputs))),
+                *(self._row_of_argument(i, at) for i in range(rows, every)),
+                *(self._row_of_table(memory, x, at) for x in tables.read),
                 *new,
-                *(self._row_of_result(i, at) for i in range(loop.handed, len(self._outputs))),
+                *(self._row_of_result(i, at) for i in range(loop.handed, last)),
+                *replaced,
             ]
             self.invoke("void", turn, *(f"ptr {x}" for x in pointers))
             for source, target, size in zip(new, old, self._outputs, strict=False):
                 self.copy_vectors(source, target, size)
+            for source, row, size in zip(
+                replaced, tables.replaced, self._outputs[last:], strict=True
+            ):
+                self.copy_vectors(source, self._row_of_table(memory, row, at), size)
         for i, room in enumerate(old):
             self.copy_vectors(room, f"%r{i}_", self._outputs[i])
+
+    def _copy_table(self, argument: int, target: str, size: int) -> None:
+        source = f"%a{argument}_"
+        if not self._shared[argument]:
+            self.copy_vectors(source, target, size)
+            return
+        with self.turns(0, size) as turns:
+            value = self.load(self.scalar, self.place(self.scalar, source, turns.index))
+            self.store(
+                self.vector, self.repeated(value), self.place(self.vector, target, turns.index)
+            )
+
+    def _row_of_table(self, memory: list[str], row: TableRow, at: str) -> str:
+        """A row of a table, of which the number is known in each turn."""
+        index = self.load("i64", self.place("i64", places_of(row).name, at))
+        size = int(np.prod(self._loop.tables.arrays[row.table].shape[1:]))
+        return self._row(self.vector, memory[row.table], index, size)
 
     @contextmanager
     def _rows(self, handed: list[str]) -> Iterator[str]:

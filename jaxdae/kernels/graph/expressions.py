@@ -86,6 +86,8 @@ class Graph:
         self.most = MOST_OPERATIONS
         # Inputs whose nodes have their numbers.
         self.numbered = 0
+        # Of a turn of a loop, nodes of integers that are known in each turn, and what they are.
+        self.places: dict[int, np.ndarray] = {}
         # Nodes of calls.
         self.call_nodes: list[int] = []
 

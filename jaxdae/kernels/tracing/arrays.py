@@ -35,6 +35,67 @@ class Symbols(NamedTuple):
         return self._replace(nodes=nodes)
 
 
+class NotByRowsError(Exception):
+    """Something else is done to an array than reading and replacing its rows.
+
+    Args:
+        number: of the array; `None` for one of zeros.
+    """
+
+    def __init__(self, number: int | None):
+        super().__init__(number)
+        self.number = number
+
+
+class Table:
+    """An array in memory that a turn of a loop reads and replaces by rows.
+
+    Args:
+        number: of the array; `None` for one of zeros.
+        shape: of the array.
+        read: nodes of a row as it was before the turn, from its number in each turn.
+        rows: rows that differ from those, with their numbers in each turn.
+    """
+
+    def __init__(
+        self,
+        number: int | None,
+        shape: tuple[int, ...],
+        read: Callable[[np.ndarray], np.ndarray],
+        rows: tuple[tuple[np.ndarray, np.ndarray], ...] = (),
+    ):
+        self.number, self.shape, self._read, self.rows = number, shape, read, rows
+
+    def row(self, place: np.ndarray) -> np.ndarray:
+        """Nodes of a row, from its number in each turn."""
+        for other, nodes in self.rows:
+            if self._is_same(other, place):
+                return nodes
+        return self._read(place)
+
+    def having(self, place: np.ndarray, row: np.ndarray) -> "Table":
+        """The same with another row."""
+        rows = tuple(x for x in self.rows if not self._is_same(x[0], place))
+        return Table(self.number, self.shape, self._read, (*rows, (place, row)))
+
+    def _is_same(self, one: np.ndarray, other: np.ndarray) -> bool:
+        """Whether two rows are one in all turns; rows that are one in some are too many cases."""
+        same = one == other
+        if same.any() and not same.all():
+            raise self.misused()
+        return bool(same.all())
+
+    def misused(self) -> NotByRowsError:
+        """What is raised where anything else is done to it."""
+        return NotByRowsError(self.number)
+
+    def __array__(self, *args, **how):
+        raise self.misused()
+
+    def __getitem__(self, index):
+        raise self.misused()
+
+
 class Refused(NamedTuple):
     """Stands for what a refused primitive would have given: an error only if it is needed.
 
@@ -69,7 +130,7 @@ def as_symbols(graph: Graph, value: Value) -> Symbols:
     """An array as nodes; known numbers become constants."""
     if isinstance(value, Symbols):
         return value
-    value = np.asarray(value)
+    value = np.asarray(value)  # of rows in memory an error
     if value.dtype.kind == "c":
         raise Refusal(COMPLEX)
     nodes = np.array(_of_each(graph.constant, value.ravel()), np.int32).reshape(value.shape)

@@ -19,8 +19,10 @@ from jaxdae.kernels.tracing.arrays import (
     as_symbols,
     elementwise,
     first_refused,
+    NotByRowsError,
     Refused,
     Symbols,
+    Table,
     Value,
 )
 from jaxdae.kernels.tracing.control_flow import (
@@ -33,6 +35,7 @@ from jaxdae.kernels.tracing.control_flow import (
     written_out,
 )
 from jaxdae.kernels.tracing.subprograms import ScalarProgram, Subprogram
+from jaxdae.kernels.tracing.tables import candidates, without_misused
 from jaxdae.primitives.parameters import equations, Refusal, scan_sizes
 
 # Loops of fewer operations, turn by turn, are written out, with what is known of each turn.
@@ -47,30 +50,73 @@ _LONG_SIDE = 200
 _MOST = 6000
 
 
+class TableRow(NamedTuple):
+    """A row of a table that a turn reads, or replaces.
+
+    Args:
+        table: its number.
+        places: number of the row in each turn.
+    """
+
+    table: int
+    places: tuple[int, ...]
+
+
+class Tables(NamedTuple):
+    """Arrays that are handed on in memory, of which turns read and replace few rows.
+
+    Args:
+        arrays: their shapes.
+        read: rows that a turn is given.
+        replaced: rows that it returns, none of which is another one of those in the same turn.
+    """
+
+    arrays: tuple[jax.ShapeDtypeStruct, ...]
+    read: tuple[TableRow, ...]
+    replaced: tuple[TableRow, ...]
+
+    def content(self) -> str:
+        """The same in words; nothing where there are none."""
+        return f"{self}\n" if self.arrays else "\n"
+
+
 class Loop:
     """Turns of one program, called with what is the same in all, what is handed on, and rows.
 
+    Arguments of a loop are constants, what is handed on, arrays by rows, and tables; it gives what
+    is handed on, arrays by rows, and tables.
+
     Args:
-        turn: takes constants, then what is handed on, then one row of each array; returns what is
-            handed on, and then rows.
+        turn: takes constants, then what is handed on, then one row of each array, then rows of
+            tables; returns what is handed on, rows, and rows of tables.
         length: number of turns; `None` for as many as any lane wants, which the last number that is
             handed on says by not being zero.
         reverse: whether rows are gone through from the last one on.
         constants: number of arguments that are the same in all turns.
         handed: number of those that are handed on.
+        tables: of arrays of which turns read and replace rows.
     """
 
     def __init__(
-        self, turn: ScalarProgram, length: int | None, reverse: bool, constants: int, handed: int
+        self,
+        turn: ScalarProgram,
+        length: int | None,
+        reverse: bool,
+        constants: int,
+        handed: int,
+        tables: "Tables | None" = None,
     ):
         self.length, self.reverse, self.constants, self.handed = length, reverse, constants, handed
-        about = f"{length} {reverse} {constants} {handed}\n{turn.content()}"
+        self.tables = Tables((), (), ()) if tables is None else tables
+        about = f"{length} {reverse} {constants} {handed} {self.tables.content()}{turn.content()}"
         self.name = f"loop_{hashlib.sha256(about.encode()).hexdigest()[:16]}"
         self.turn = Subprogram(f"{self.name}_turn", turn)
+        last = len(turn.results) - len(self.tables.replaced)
         rows = [
-            jax.ShapeDtypeStruct((length or 0, *x.shape), x.dtype) for x in turn.results[handed:]
+            jax.ShapeDtypeStruct((length or 0, *x.shape), x.dtype)
+            for x in turn.results[handed:last]
         ]
-        self.results = [*turn.results[:handed], *rows]
+        self.results = [*turn.results[:handed], *rows, *self.tables.arrays]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Loop) and self.name == other.name
@@ -133,40 +179,56 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
 
     `None` for loops that are better written out, or that hand on integers that do not count turns.
     """
+    by_rows = candidates(scan.jaxpr.jaxpr, len(scan.constants), len(scan.handed))
+    return without_misused(by_rows, lambda some: _with_tables(graph, scan, evaluate, some))
+
+
+def _with_tables(
+    graph: Graph, scan: Scan, evaluate: Callable, by_rows: list[int]
+) -> list[Value] | None:
+    """The same, where some of what is handed on is read and replaced by rows."""
     counted = _counters(scan)
-    others = [x for j, x in enumerate(scan.handed) if j not in counted]
+    apart = {*counted, *by_rows}
+    others = [x for j, x in enumerate(scan.handed) if j not in apart]
     kinds = [kind_of(graph, x) for x in others]
     if any(x.bounds is not None for x in kinds):
         _check_length(scan)
         return None
     turn = Turn(graph)
     constants = [turn.constant(x) for x in scan.constants]
-    handed = [turn.handed(x) for x in others]
+    every = iter([turn.handed(x) for x in others])
     rows = [turn.row(x) for x in scan.rows]
-    every = iter(handed)
-    carried = [
-        turn.row(_counts(scan, j, counted[j])) if j in counted else next(every)
-        for j in range(len(scan.handed))
-    ]
+    carried: list[Any] = []
+    for j, value in enumerate(scan.handed):
+        if j in counted:
+            carried.append(turn.row(_counts(scan, j, counted[j])))
+        else:
+            carried.append(turn.table(j, value) if j in by_rows else next(every))
+    turn.graph.places = turn.places if by_rows else {}
     result = evaluate(turn.graph, scan.jaxpr, [*constants, *carried, *rows])
     if any(isinstance(x, Refused) for x in result):
         return None
-    last = [x for j, x in enumerate(result[: len(carried)]) if j not in counted]
+    after, values = result[: len(carried)], result[len(carried) :]
+    last = [x for j, x in enumerate(after) if j not in apart]
     if [kind_of(turn.graph, x) for x in last] != kinds:
         _check_length(scan)
         return None
-    values = result[len(carried) :]
-    loop = turn.loop(scan, last, values)
+    tables = [turn.changed(j, after[j]) for j in by_rows]
+    # Known integers that a turn returns as they are given to it stay known.
+    known = [turn.known(x) for x in values]
+    values = [x for x, y in zip(values, known, strict=True) if y is None]
+    loop = turn.loop(scan, last, values, tables)
     if loop is None:
         return None
-    parts = graph.call(loop, tuple(chain(*turn.arguments)))
     kinds += [kind_of(turn.graph, x) for x in values]
-    result = [restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)]
-    ends = iter(result[: len(last)])
-    results: list[Value] = [
-        _end(scan, j, counted[j]) if j in counted else next(ends) for j in range(len(scan.handed))
-    ]
-    return [*results, *result[len(last) :]]
+    kinds += [kind_of(graph, scan.handed[j]) for j in by_rows]
+    parts = graph.call(loop, tuple(chain(*turn.arguments)))
+    ends = iter([restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)])
+    handed: dict[int, Value] = {j: _end(scan, j, step) for j, step in counted.items()}
+    handed |= {j: next(ends) for j in range(len(carried)) if j not in apart}
+    returned = [next(ends) if x is None else x for x in known]
+    handed |= {j: next(ends) for j in by_rows}
+    return [*(handed[j] for j in range(len(carried))), *returned]
 
 
 _NONE = np.zeros(0, np.int32)
@@ -204,9 +266,13 @@ class Turn:
     def __init__(self, graph: Graph):
         self.outer, self.graph = graph, Graph(None, graph.dtype, True)
         self.graph.open_ended = graph.open_ended
-        self.arguments: list[list[tuple[int, ...]]] = [[], [], []]
-        self._shapes: list[list[jax.ShapeDtypeStruct]] = [[], [], []]
+        self.arguments: list[list[tuple[int, ...]]] = [[], [], [], []]
+        self._shapes: list[list[jax.ShapeDtypeStruct]] = [[], [], [], []]
         self._count = 0
+        #: Nodes of integers that are known in each turn, by rows.
+        self.places: dict[int, np.ndarray] = {}
+        self._tables: dict[int, jax.ShapeDtypeStruct] = {}
+        self._read: dict[TableRow, np.ndarray] = {}
 
     def constant(self, value: Value) -> Value:
         """What all turns share; known numbers stay so."""
@@ -218,21 +284,64 @@ class Turn:
 
     def row(self, value: Value) -> Value:
         """A row of an array."""
-        return self._given(2, value, as_symbols(self.outer, value).nodes.shape[1:])
+        result = self._given(2, value, as_symbols(self.outer, value).nodes.shape[1:])
+        if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
+            self.places[int(result.nodes)] = value
+        return result
+
+    def known(self, value: Value) -> np.ndarray | None:
+        """What a number is in each turn, if it is known in each."""
+        alone = isinstance(value, Symbols) and value.nodes.shape == ()
+        return self.places.get(int(value.nodes)) if alone else None
+
+    def table(self, number: int, value: Value) -> Table:
+        """What is handed on in memory, to be read and replaced by rows."""
+        kind = kind_of(self.outer, value)
+        if kind.boolean or kind.bounds is not None:
+            raise NotByRowsError(number)
+        nodes = as_symbols(self.outer, value).nodes
+        order = len(self._tables)
+        self._tables[number] = jax.ShapeDtypeStruct(nodes.shape, self.outer.dtype)
+        self.arguments[3].append(tuple(nodes.ravel().tolist()))
+
+        def read(places: np.ndarray) -> np.ndarray:
+            row = TableRow(order, tuple(places.tolist()))
+            if row not in self._read:
+                self._read[row] = self._inputs(3, nodes.shape[1:])
+            return self._read[row]
+
+        return Table(number, nodes.shape, read)
+
+    def changed(self, number: int, table: Any) -> list[tuple[TableRow, np.ndarray]]:
+        """Rows of a table that a turn replaces."""
+        if not isinstance(table, Table) or table.number != number:
+            raise NotByRowsError(number)
+        order = list(self._tables).index(number)
+        rows = ((TableRow(order, tuple(places.tolist())), x) for places, x in table.rows)
+        return [(row, x) for row, x in rows if not np.array_equal(self._read.get(row), x)]
 
     def _given(self, group: int, value: Value, shape: tuple[int, ...]) -> Symbols:
         kind = kind_of(self.outer, value)
         self.arguments[group].append(tuple(kept(self.outer, value).ravel().tolist()))
+        return restored(self.graph, self._inputs(group, shape), kind)
+
+    def _inputs(self, group: int, shape: tuple[int, ...]) -> np.ndarray:
         size = int(np.prod(shape))
         nodes = [self.graph.input(self._count + i) for i in range(size)]
         self._count += size
         self._shapes[group].append(jax.ShapeDtypeStruct(shape, self.outer.dtype))
-        inside = np.array(nodes, np.int32).reshape(shape)
-        return restored(self.graph, inside, kind)
+        return np.array(nodes, np.int32).reshape(shape)
 
-    def loop(self, scan: Scan, handed: list[Value], rows: list[Value]) -> Loop | None:
+    def loop(
+        self,
+        scan: Scan,
+        handed: list[Value],
+        rows: list[Value],
+        tables: list[list[tuple[TableRow, np.ndarray]]],
+    ) -> Loop | None:
         """The loop, if it has many operations."""
-        program = self._program([*handed, *rows])
+        replaced = dict(chain(*tables))
+        program = self._program([*handed, *rows, *map(Symbols, replaced.values())])
         operations = sum(
             self.graph.nodes[x].operation not in (CONSTANT, INPUT, RESULT)
             for x in self.graph.needed(program.outputs)
@@ -240,7 +349,8 @@ class Turn:
         if not program.outputs.size or scan.length * max(operations, 1) < _FEWEST:
             return None
         sizes = [len(x) for x in self._shapes]
-        return Loop(program, scan.length, scan.reverse, sizes[0], sizes[1])
+        every = Tables(tuple(self._tables.values()), tuple(self._read), tuple(replaced))
+        return Loop(program, scan.length, scan.reverse, sizes[0], sizes[1], every)
 
     def open_loop(self, handed: list[Value]) -> Loop:
         """The loop that turns as long as the last of what is handed on says so in any lane."""

@@ -26,6 +26,7 @@ from jaxdae.kernels.tracing.known_numbers import computed, known
 from jaxdae.kernels.tracing.loops import CALLS
 from jaxdae.kernels.tracing.rules import CALL_PRIMITIVE, RULES
 from jaxdae.kernels.tracing.subprograms import call, ScalarProgram, Subprogram
+from jaxdae.kernels.tracing.tables import by_rows
 from jaxdae.primitives import parameters
 from jaxdae.primitives.parameters import Refusal
 
@@ -217,6 +218,10 @@ def evaluated(graph: Graph, equation, arguments: list) -> list:
 
 
 def _found(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
+    if graph.places:
+        results = by_rows(graph, equation, arguments)
+        if results is not None:
+            return results
     # A call stays one where its arguments are known: what it calls is known only to the module.
     called = equation.primitive.name == CALL_PRIMITIVE
     if not called and not any(isinstance(x, Symbols) for x in arguments):
