@@ -146,7 +146,7 @@ class Tree:
         moving = np.array([bool(x.joints) for x in self.bodies])
         anchors = jnp.stack([none, *(none if x.at is None else x.at for x in self.joints)])
         places = jnp.stack([x.position for x in self.bodies])
-        turns = jax.vmap(rotations.from_quaternion)(jnp.stack([x.orientation for x in self.bodies]))
+        turns = _each(rotations.from_quaternion)(jnp.stack([x.orientation for x in self.bodies]))
         # Of the ground, then of bodies: behind a joint these have its axes.
         behind = np.concatenate([[0], np.where(moving, ends, 0)])
         offsets = Pose(-_taken(anchors, behind), _repeated(straight, behind.size))
@@ -158,12 +158,12 @@ class Tree:
         for depth in range(1, level.max(initial=0) + 1):
             rows = np.flatnonzero(fixed & (level == depth))
             own = _taken(Pose(places, turns), rows - 1)
-            poses = jax.vmap(Pose.then)(_taken(offsets, bearing[rows - 1]), own)
+            poses = _each(Pose.then)(_taken(offsets, bearing[rows - 1]), own)
             order = np.arange(behind.size)
             order[rows] = behind.size + np.arange(rows.size)
             both = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), offsets, poses)
             offsets = _taken(both, order)
-        poses = jax.vmap(Pose.then)(_taken(offsets, bearing), Pose(places, turns))
+        poses = _each(Pose.then)(_taken(offsets, bearing), Pose(places, turns))
         # A free body is where its coordinates say, whatever pose it was declared with.
         free = np.array([x.free() for x in self.bodies])[:, None]
         poses = Pose(
@@ -172,7 +172,7 @@ class Tree:
         of_body = np.repeat(np.arange(len(moving)), [len(x.joints) for x in self.bodies])
         begins = np.diff(of_body, prepend=-1) != 0
         # Behind the first joint of a body the next ones have its axes.
-        own = jax.vmap(Pose.point)(_taken(poses, of_body), anchors[1:])
+        own = _each(Pose.point)(_taken(poses, of_body), anchors[1:])
         rest = Pose(
             jnp.where(begins[:, None], own, anchors[1:] - anchors[:-1]),
             jnp.where(begins[:, None, None], _taken(poses.turn, of_body), straight),
@@ -185,11 +185,13 @@ class Tree:
         offsets, _ = self.at_rest
         masses, centres = self._masses()
         own = jnp.stack([x.inertia for x in self.bodies])
-        centres = offsets.place + jnp.einsum("bij,bj->bi", offsets.turn, centres)
-        crosses = jax.vmap(rotations.cross_matrix)(centres)
-        moments = masses[:, None, None] * crosses
-        own = jnp.einsum("bij,bjk,blk->bil", offsets.turn, own, offsets.turn) - moments @ crosses
-        translations = masses[:, None, None] * rotations.none(self.dtype)
+
+        def in_link(offset, mass, centre, inertia):
+            cross = rotations.cross_matrix(offset.point(centre))
+            turned = offset.turn @ inertia @ offset.turn.T
+            return turned - mass * cross @ cross, mass * cross, mass * rotations.none(self.dtype)
+
+        own, moments, translations = _each(in_link)(offsets, masses, centres, own)
         # Bodies that are fixed to the ground are part of no link, and most links have one body.
         parts = self.link_of == 1 + np.arange(len(self.parents))[:, None]
         first = np.where(parts.any(axis=1), 1 + np.argmax(parts, axis=1), 0)
@@ -206,7 +208,7 @@ class Tree:
         """Twists of links at velocities 1, in their own axes, rows of shape `(3,)`."""
         found = []
         for numbers, joints in self.kinds:
-            steps = jax.vmap(lambda joint: joint.axes(self.dtype))(joints)
+            steps = _each(lambda joint: joint.axes(self.dtype))(joints)
             rows = zip(*self._velocities(numbers), strict=True)
             found += zip(rows, itertools.chain(*steps), strict=True)
         return _in_order(found)
@@ -236,7 +238,7 @@ class Tree:
         for numbers, joints in self.kinds:
             places = np.array(self._coordinates(numbers))
             own = _rows_of(q, places), _rows_of(v, self._velocities(numbers))
-            rates = jax.vmap(lambda joint, values, speeds: joint.rate(values, speeds))(joints, *own)
+            rates = _each(lambda joint, values, speeds: joint.rate(values, speeds))(joints, *own)
             found.append((places.ravel(), rates.ravel()))
         return _in_order(found)
 
@@ -245,7 +247,7 @@ class Tree:
         found = jnp.zeros((), q.dtype)
         for numbers, joints in self.kinds:
             values = _rows_of(q, self._coordinates(numbers))
-            found += jnp.sum(jax.vmap(lambda joint, x: joint.energy(x))(joints, values))
+            found += jnp.sum(_each(lambda joint, x: joint.energy(x))(joints, values))
         return found
 
     def poses(self, q) -> Pose:
@@ -256,16 +258,22 @@ class Tree:
         begins = self.begins[:, None, None]
         turn = jnp.where(begins, _taken(rest.turn, self.joint_of), straight)
         place = jnp.where(begins[..., 0], _taken(rest.place, self.joint_of), 0.0)
-        # Sums of products: XLA's programs for processors abort the process where a batched product
-        # of matrices, transposed, goes into a loop, as its derivatives do here.
-        place = place + jnp.sum(turn * moved.place[:, None, :], axis=2)
-        turn = jnp.sum(turn[:, :, :, None] * moved.turn[:, None, :, :], axis=2)
+
+        def step(rest, moved):
+            # Sums of products: XLA's programs for processors abort the process where a batched
+            # product of matrices, transposed, goes into a loop, as its derivatives do here.
+            return Pose(
+                rest.place + jnp.sum(rest.turn * moved.place, axis=1),
+                jnp.sum(rest.turn[:, :, None] * moved.turn, axis=1),
+            )
+
+        poses = _each(step)(Pose(place, turn), moved)
         count = len(self.parents)
         if len(self.moved) == count:
-            return Pose(place, turn)
+            return poses
         still = np.setdiff1d(np.arange(count), self.moved)
         rest = Pose(jnp.zeros((still.size, 3), q.dtype), _repeated(straight, still.size))
-        return _in_order([(self.moved, Pose(place, turn)), (still, rest)])
+        return _in_order([(self.moved, poses), (still, rest)])
 
     def _steps(self, q) -> Pose:
         """Poses of steps of joints, each relative to the one before or to the joint at rest."""
@@ -273,25 +281,25 @@ class Tree:
         first = np.cumsum([0, *np.bincount(self.joint_of)])
         for numbers, joints in self.kinds:
             values = _rows_of(q, self._coordinates(numbers))
-            steps = jax.vmap(lambda joint, x: joint.steps(x))(joints, values)
+            steps = _each(lambda joint, x: joint.steps(x))(joints, values)
             found += [([first[j] + k for j in numbers], step) for k, step in enumerate(steps)]
         return _in_order(found)
 
     def body_poses(self, q) -> Pose:
         """Of bodies in space, places `(bodies, 3)` and turns `(bodies, 3, 3)`."""
         links = self._in_space(self.poses(q))
-        return jax.vmap(Pose.then)(_taken(links, self.link_of), self.at_rest[0])
+        return _each(Pose.then)(_taken(links, self.link_of), self.at_rest[0])
 
     def body_twists(self, q, v) -> Twist:
         """Of bodies in their own axes, velocities and angular velocities `(bodies, 3)`."""
         twists, _ = self._twists(self.poses(q), v)
         of_bodies = _taken(jax.tree.map(_with_ground, twists), self.link_of)
-        return jax.vmap(Twist.seen)(of_bodies, self.at_rest[0])
+        return _each(Twist.seen)(of_bodies, self.at_rest[0])
 
     def kinetic_energy(self, q, v) -> Float[Array, ""]:
         """Of bodies and armatures [J]."""
         twists, _ = self._twists(self.poses(q), v)
-        powers = jax.vmap(lambda inertia, twist: inertia.momentum(twist).power(twist))(
+        powers = _each(lambda inertia, twist: inertia.momentum(twist).power(twist))(
             self.inertias, twists
         )
         return 0.5 * (jnp.sum(powers) + self.of_velocities("armature") @ v**2)
@@ -299,7 +307,7 @@ class Tree:
     def weight_energy(self, q, gravity) -> Float[Array, ""]:
         """Potential energy of weights [J]."""
         poses, masses, centres = self.body_poses(q), *self._masses()
-        return -masses @ (jax.vmap(Pose.point)(poses, centres) @ gravity)
+        return -masses @ (_each(Pose.point)(poses, centres) @ gravity)
 
     def _masses(self) -> tuple[Float[Array, " bodies"], Float[Array, "bodies 3"]]:
         """Masses of bodies, and their centres in the bodies."""
@@ -317,7 +325,7 @@ class Tree:
 
         The latter relative to those of their parents.
         """
-        relative = jax.vmap(Twist.times)(self.axes, v)
+        relative = _each(Twist.times)(self.axes, v)
         still = Twist(jnp.zeros(3, v.dtype), jnp.zeros(3, v.dtype))
 
         def turn(parent, row):
@@ -325,11 +333,11 @@ class Tree:
             return parent.seen(pose).plus(own)
 
         twists = _links(self._down(still, turn, (poses, relative)))
-        convective = jax.vmap(Twist.changes)(twists, relative)
+        convective = _each(Twist.changes)(twists, relative)
         if self.behind.any():
             behind = self.behind.astype(v.dtype)
             later = jax.tree.map(lambda x: behind @ x, relative)
-            convective = convective.plus(jax.vmap(Twist.changes)(later, relative))
+            convective = convective.plus(_each(Twist.changes)(later, relative))
         return twists, convective
 
     # Recursions.
@@ -386,7 +394,7 @@ class Tree:
             wrench = inertia.momentum(acceleration)
             return jax.tree.map(jnp.add, wrench, inertia.gyroscopic(twist))
 
-        wrenches = jax.vmap(asked_for)(self.inertias, accelerations, twists)
+        wrenches = _each(asked_for)(self.inertias, accelerations, twists)
 
         def carried(wrench, row):
             pose, axis = row
@@ -399,7 +407,7 @@ class Tree:
         found = []
         for numbers, joints in self.kinds:
             rows = np.array(self._velocities(numbers))
-            forces = jax.vmap(lambda joint, x: joint.gyroscopic_force(x))(joints, _rows_of(v, rows))
+            forces = _each(lambda joint, x: joint.gyroscopic_force(x))(joints, _rows_of(v, rows))
             found.append((rows.ravel(), forces.ravel()))
         return _in_order(found)
 
@@ -411,13 +419,13 @@ class Tree:
             return inertia.on_parent(pose), None
 
         composite, _ = self._up(self.inertias, carried, poses)
-        momenta = jax.vmap(Inertia.momentum)(composite, self.axes)
+        momenta = _each(Inertia.momentum)(composite, self.axes)
         # In axes of space, about the first link of each tree, which may be far from the origin.
         in_space = _links(self._in_space(poses))
         roots = np.argmax(self.paths, axis=1)
         in_space = Pose(in_space.place - _taken(in_space.place, roots), in_space.turn)
-        momenta = jax.vmap(Wrench.at)(momenta, in_space)
-        axes = jax.vmap(Twist.on_parent)(self.axes, in_space)
+        momenta = _each(Wrench.at)(momenta, in_space)
+        axes = _each(Twist.on_parent)(self.axes, in_space)
         products = momenta.force @ axes.velocity.T + momenta.torque @ axes.spin.T
         lower = jnp.where(self.paths, products, 0.0)
         diagonal = jnp.diagonal(products)
@@ -444,7 +452,7 @@ class Tree:
         poses = self.poses(q)
         twists, convective = self._twists(poses, v)
         factored = self.articulated(poses)
-        wrenches = jax.vmap(Inertia.gyroscopic)(self.inertias, twists)
+        wrenches = _each(Inertia.gyroscopic)(self.inertias, twists)
         forces = forces - self._of_armatures(v)
         a = factored.accelerations(forces, wrenches, convective, _rising(gravity))
         return a, factored
@@ -504,6 +512,21 @@ class Articulated(NamedTuple):
 
         rows = self.poses, tree.axes, values, self.momenta, self.sizes, convective
         return tree._down((ground, jnp.zeros((), forces.dtype)), moved, rows)[1][1:]
+
+
+# More rows are gone through one after the other, so that programs do not grow with their number.
+_MOST_AT_ONCE = 64
+
+
+def _each(function: Callable) -> Callable:
+    """The function for each row of tables, as `jax.vmap`; of many in a loop."""
+
+    def of_all(*tables):
+        if len(jax.tree.leaves(tables)[0]) <= _MOST_AT_ONCE:
+            return jax.vmap(function)(*tables)
+        return jax.lax.scan(lambda _, rows: (None, function(*rows)), None, tables)[1]
+
+    return of_all
 
 
 def _rising(gravity) -> Twist:

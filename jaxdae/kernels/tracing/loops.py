@@ -44,6 +44,8 @@ _FEWEST = 4000
 _LONG = 1000
 # Of turns that are given integers: places in arrays, which are known where turns are written out.
 _LONG_NUMBERED = 20_000
+# Turns that read and replace rows whose integers name: of more the program would be long.
+_FEW = 64
 # Sides of conditions with fewer are made whether they are taken or not.
 _LONG_SIDE = 200
 # More than these, of loops that cannot stay one, would take longer to compile than JAX takes.
@@ -152,7 +154,8 @@ def _scan(graph: Graph, equation, arguments: list[Value], evaluate: Callable) ->
     total = length * equations(jaxpr.jaxpr)
     rows = arguments[constants + carried :]
     numbered = any(isinstance(x, np.ndarray) and x.dtype.kind in "iu" for x in rows)
-    long = total >= (_LONG_NUMBERED if numbered else _LONG)
+    by_rows = numbered and length > _FEW and candidates(jaxpr.jaxpr, constants, carried)
+    long = total >= (_LONG_NUMBERED if numbered and not by_rows else _LONG)
     if long and graph.loops and graph.dtype is not None and first_refused(arguments) is None:
         parts = arguments[:constants], arguments[constants : constants + carried]
         scan = Scan(jaxpr, length, params["reverse"], *parts, arguments[constants + carried :])
