@@ -127,9 +127,12 @@ def _ends(graph: Graph, call: int) -> list[int]:
 
 
 def runs(graph: Graph, nodes) -> list[tuple[int, int]]:
-    """Parts of an array that may be in memory one after the other."""
+    """Parts of an array that may be in memory one after the other, or that are one number."""
     following = [x.arguments for x in (graph.nodes[x] for x in nodes)]
-    ends = [i for i, (a, b) in enumerate(pairwise(following), 1) if b != (*a[:-1], a[-1] + 1)]
+    ends = [
+        i for i, (a, b) in enumerate(pairwise(following), 1)
+        if b != (*a[:-1], a[-1] + 1) and nodes[i] != nodes[i - 1]
+    ]  # fmt: skip
     return list(pairwise([0, *ends, len(nodes)]))
 
 
@@ -137,18 +140,18 @@ def _copied(program: ScalarProgram, nodes: list[int], shared: list[bool]):
     graph = program.graph
     starts = np.cumsum([0, *(int(np.prod(x.shape)) for x in program.inputs)])
     for start, stop in runs(graph, nodes) if len(nodes) >= COPIED else ():
-        if stop - start < COPIED or not are_consecutive(graph, nodes[start:stop]):
-            continue
         operation, (*_, first) = graph.nodes[nodes[start]]
-        if operation not in (INPUT, RESULT):
+        if operation not in (INPUT, RESULT) or not are_consecutive(graph, nodes[start:stop]):
             continue
         ends = (
             starts if operation == INPUT else _ends(graph, graph.nodes[nodes[start]].arguments[0])
         )
-        array = int(np.searchsorted(ends, first, side="right")) - 1
-        inside = first + stop - start <= ends[array + 1]
-        if inside and not (operation == INPUT and shared[array]):
-            yield start, stop
+        # Arrays that follow each other need not do so in memory.
+        inner = [x - first + start for x in ends if first < x < first + stop - start]
+        for a, b in pairwise([start, *inner, stop]):
+            array = int(np.searchsorted(ends, first + a - start, side="right")) - 1
+            if b - a >= COPIED and not (operation == INPUT and shared[array]):
+                yield a, b
 
 
 # Functions of programs.
@@ -390,6 +393,11 @@ class _FunctionWriter(Writer):
                 source = self._in_memory(nodes[start:stop]) if stop - start >= COPIED else None
                 if source is not None and not source.shared:
                     self.copy_vectors(source.pointer, self._place(room, start), stop - start)
+                    continue
+                if stop - start >= COPIED and len(set(nodes[start:stop])) == 1:
+                    value = register(nodes[start])
+                    with self.turns(start, stop) as turns:
+                        self.store(self.vector, value, self.place(self.vector, room, turns.index))
                     continue
                 for j in range(start, stop):
                     self.store(self.vector, register(nodes[j]), self._place(room, j))

@@ -1,11 +1,15 @@
 """What a program computes from arguments that stay the same from call to call, done once."""
 
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from jaxdae.kernels.graph.expressions import CONSTANT, copied, Graph, INPUT
+from jaxdae.kernels.graph.expressions import CONSTANT, copied, Graph, INPUT, RESULT
+from jaxdae.kernels.tracing.loops import Loop
 from jaxdae.kernels.tracing.subprograms import ScalarProgram
 
 # Values that are kept. Each is a vector of every block of members, and all of them are stored by
@@ -37,9 +41,11 @@ def split_invariants(program: ScalarProgram, varying: int) -> SplitProgram:
     start, end = sum(sizes[:varying]), sum(sizes)
     if graph.varying != start:
         raise ValueError(f"the program has {graph.varying} varying inputs, not {start}.")
-    left, taken = _divided(graph, program.outputs)
+    left, taken = _divided(graph, program.outputs, lambda _: True)
     if len(taken) > _MOST:
-        left, taken = graph.needed(program.outputs), []
+        # Arrays that loops give are copied at once.
+        left, taken = _divided(graph, program.outputs, lambda node: _is_of_loop(graph, node))
+        taken = _arrays(graph, taken)
     shape = jax.ShapeDtypeStruct((len(taken),), program.inputs[0].dtype)
     within = graph.needed(taken)
     # The inputs of the first part are numbered anew, without those that vary.
@@ -54,7 +60,25 @@ def split_invariants(program: ScalarProgram, varying: int) -> SplitProgram:
     )
 
 
-def _divided(graph: Graph, outputs) -> tuple[list[int], list[int]]:
+def _is_of_loop(graph: Graph, node: int) -> bool:
+    operation, arguments = graph.nodes[node]
+    return operation == RESULT and isinstance(graph.nodes[arguments[0]].arguments[0], Loop)
+
+
+def _arrays(graph: Graph, taken: list[int]) -> list[int]:
+    """All entries of arrays of which some are taken, in the order in which they are in memory."""
+    every: list[int] = []
+    for call in dict.fromkeys(graph.nodes[x].arguments[0] for x in taken):
+        sizes = [int(np.prod(x.shape)) for x in graph.nodes[call].arguments[0].results]
+        for start, stop in pairwise(np.cumsum([call + 1, *(sizes)]).tolist()):
+            if bisect_left(taken, start) < bisect_left(taken, stop):
+                every += range(start, stop)
+    return every
+
+
+def _divided(
+    graph: Graph, outputs, is_kept: Callable[[int], bool]
+) -> tuple[list[int], list[int]]:
     """Nodes that are left, and those among them that are taken from the invariant values."""
     left: set[int] = set()
     taken: set[int] = set()
@@ -66,7 +90,8 @@ def _divided(graph: Graph, outputs) -> tuple[list[int], list[int]]:
         left.add(node)
         numbers = graph.nodes[node].operation in (CONSTANT, INPUT)
         # Truth values are not kept, but what they compare.
-        if graph.fixed(node) and not numbers and not graph.is_boolean(node):
+        known = numbers or graph.is_boolean(node)
+        if graph.fixed(node) and not known and is_kept(node):
             taken.add(node)
         else:
             waiting.extend(graph.operands(node))

@@ -39,7 +39,7 @@ from jaxdae.kernels.tracing.tables import candidates, without_misused
 from jaxdae.primitives.parameters import equations, Refusal, scan_sizes
 
 # Loops of fewer operations, turn by turn, are written out, with what is known of each turn.
-_FEWEST = 4000
+_FEWEST, _FEWEST_OF_LONG = 4000, 1000
 # Fewer equations, turn by turn, need not be asked how many operations they are.
 _LONG = 1000
 # Of turns that are given integers: places in arrays, which are known where turns are written out.
@@ -349,7 +349,8 @@ class Turn:
             self.graph.nodes[x].operation not in (CONSTANT, INPUT, RESULT)
             for x in self.graph.needed(program.outputs)
         )
-        if not program.outputs.size or scan.length * max(operations, 1) < _FEWEST:
+        fewest = _FEWEST if scan.length <= _FEW else _FEWEST_OF_LONG
+        if not program.outputs.size or scan.length * max(operations, 1) < fewest:
             return None
         sizes = [len(x) for x in self._shapes]
         every = Tables(tuple(self._tables.values()), tuple(self._read), tuple(replaced))
