@@ -318,32 +318,43 @@ class Tree:
         """Of the ground and of links in space."""
         ground = Pose(jnp.zeros(3, self.dtype), rotations.none(self.dtype))
 
-        return self._down(ground, Pose.then, poses)
+        return self._down(ground, lambda parent, row: (parent.then(row), None), poses)[0]
 
     def _twists(self, poses: Pose, v) -> tuple[Twist, Twist]:
         """Of links in their own frames, and their accelerations at constant velocities.
 
         The latter relative to those of their parents.
         """
-        relative = _each(Twist.times)(self.axes, v)
         still = Twist(jnp.zeros(3, v.dtype), jnp.zeros(3, v.dtype))
 
         def turn(parent, row):
-            pose, own = row
-            return parent.seen(pose).plus(own)
+            pose, axis, speed = row
+            relative = axis.times(speed)
+            twist = parent.seen(pose).plus(relative)
+            return twist, (relative, twist.changes(relative))
 
-        twists = _links(self._down(still, turn, (poses, relative)))
-        convective = _each(Twist.changes)(twists, relative)
+        twists, (relative, convective) = self._down(still, turn, (poses, self.axes, v))
         if self.behind.any():
-            behind = self.behind.astype(v.dtype)
-            later = jax.tree.map(lambda x: behind @ x, relative)
+            later = jax.tree.map(self._later, relative)
             convective = convective.plus(_each(Twist.changes)(later, relative))
-        return twists, convective
+        return _links(twists), convective
+
+    def _later(self, x):
+        """Sums over links behind each one in the same step, which follow it."""
+        total = jnp.zeros_like(x)
+        for k in range(1, int(np.max(np.sum(self.behind, axis=1))) + 1):
+            follows = np.append(np.diagonal(self.behind, k), np.zeros(k, bool))
+            total = total + jnp.where(follows[:, None], jnp.roll(x, -k, axis=0), 0.0)
+        return total
 
     # Recursions.
 
     def _down(self, ground, turn: Callable, rows):
-        """From parents to children: `turn(of_parent, row)` of the ground and of all links."""
+        """From parents to children: `turn(of_parent, row)` gives that of the link, and a row.
+
+        Returns:
+            What the ground and all links have, and the rows.
+        """
         count = len(self.parents)
         table = jax.tree.map(
             lambda x: jnp.concatenate([x[None], jnp.zeros((count, *x.shape), x.dtype)]), ground
@@ -351,10 +362,10 @@ class Tree:
 
         def step(table, row):
             i, parent, own = row
-            found = turn(_row(table, parent), own)
-            return jax.tree.map(lambda x, y: _replaced(x, y, i), table, found), None
+            found, kept = turn(_row(table, parent), own)
+            return jax.tree.map(lambda x, y: _replaced(x, y, i), table, found), kept
 
-        return jax.lax.scan(step, table, (_numbers(count), self.parents, rows))[0]
+        return jax.lax.scan(step, table, (_numbers(count), self.parents, rows))
 
     def _up(self, table, turn: Callable, rows):
         """From children to parents: `turn(of_link, row)` gives what is added to that of the parent.
@@ -386,9 +397,10 @@ class Tree:
 
         def accelerated(parent, row):
             pose, change = row
-            return parent.seen(pose).plus(change)
+            return parent.seen(pose).plus(change), None
 
-        accelerations = _links(self._down(_rising(gravity), accelerated, (poses, convective)))
+        rows = poses, convective
+        accelerations = _links(self._down(_rising(gravity), accelerated, rows)[0])
 
         def asked_for(inertia, acceleration, twist):
             wrench = inertia.momentum(acceleration)
@@ -506,12 +518,12 @@ class Articulated(NamedTuple):
 
         def moved(parent, row):
             pose, axis, value, momentum, size, change = row
-            acceleration = parent[0].seen(pose).plus(change)
+            acceleration = parent.seen(pose).plus(change)
             value = value - momentum.power(acceleration) * size
             return acceleration.plus(axis.times(value)), value
 
         rows = self.poses, tree.axes, values, self.momenta, self.sizes, convective
-        return tree._down((ground, jnp.zeros((), forces.dtype)), moved, rows)[1][1:]
+        return tree._down(ground, moved, rows)[1]
 
 
 # More rows are gone through one after the other, so that programs do not grow with their number.
