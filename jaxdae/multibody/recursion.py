@@ -527,7 +527,7 @@ class Articulated(NamedTuple):
 
 
 # More rows are gone through one after the other, so that programs do not grow with their number.
-_MOST_AT_ONCE = 64
+_MOST_AT_ONCE = 48
 
 
 def _each(function: Callable) -> Callable:

@@ -45,7 +45,7 @@ _LONG = 1000
 # Of turns that are given integers: places in arrays, which are known where turns are written out.
 _LONG_NUMBERED = 20_000
 # Turns that read and replace rows whose integers name: of more the program would be long.
-_FEW = 64
+_FEW = 48
 # Sides of conditions with fewer are made whether they are taken or not.
 _LONG_SIDE = 200
 # More than these, of loops that cannot stay one, would take longer to compile than JAX takes.
