@@ -85,6 +85,25 @@ def _place(graph: Graph, shape, sizes, start) -> np.ndarray | None:
     return place if inside else None
 
 
+_OF_PLACES = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+
+def keep_places(graph: Graph, equation, arguments: list, results: list) -> None:
+    """Keep what is known in each turn of an integer that is made of such ones."""
+    operation = _OF_PLACES.get(equation.primitive.name)
+    if operation is None or equation.outvars[0].aval.shape:
+        return
+    values = [_in_each_turn(graph, x) for x in arguments]
+    if isinstance(results[0], Symbols) and all(x is not None for x in values):
+        graph.places.setdefault(int(results[0].nodes), operation(*values))
+
+
+def _in_each_turn(graph: Graph, value: Any) -> np.ndarray | None:
+    if isinstance(value, Symbols):
+        return graph.places.get(int(value.nodes))
+    return value if value.dtype.kind in "iu" else None
+
+
 def candidates(jaxpr, constants: int, handed: int) -> list[int]:
     """Numbers of arrays that are handed on and of which a turn seems to want single rows."""
     shapes = set(_windowed(jaxpr))

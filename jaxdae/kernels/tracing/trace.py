@@ -26,7 +26,7 @@ from jaxdae.kernels.tracing.known_numbers import computed, known
 from jaxdae.kernels.tracing.loops import CALLS
 from jaxdae.kernels.tracing.rules import CALL_PRIMITIVE, RULES
 from jaxdae.kernels.tracing.subprograms import call, ScalarProgram, Subprogram
-from jaxdae.kernels.tracing.tables import by_rows
+from jaxdae.kernels.tracing.tables import by_rows, keep_places
 from jaxdae.primitives import parameters
 from jaxdae.primitives.parameters import Refusal
 
@@ -236,6 +236,8 @@ def _found(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     _check_types(graph, (x.aval for x in (*equation.invars, *equation.outvars)))
     graph.exact = id(equation) in graph.readers
     results = rule(graph, equation, arguments)
+    if graph.places:
+        keep_places(graph, equation, arguments, results)
     return [
         _as_typed(graph, value, x.aval.dtype)
         for value, x in zip(results, equation.outvars, strict=True)
