@@ -76,6 +76,8 @@ class Graph:
         self.each: Callable | None = None
         # Whether loops may turn as often as values say.
         self.open_ended = False
+        # Turns up to which loops that read rows by integers are written out; `None`: as is best.
+        self.few_turns: int | None = None
         self.nodes: list[Node] = []
         self._fixed: list[bool] = []
         self._known: dict[object, int] = {}

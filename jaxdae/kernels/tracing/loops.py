@@ -154,7 +154,8 @@ def _scan(graph: Graph, equation, arguments: list[Value], evaluate: Callable) ->
     total = length * equations(jaxpr.jaxpr)
     rows = arguments[constants + carried :]
     numbered = any(isinstance(x, np.ndarray) and x.dtype.kind in "iu" for x in rows)
-    by_rows = numbered and length > _FEW and candidates(jaxpr.jaxpr, constants, carried)
+    few = _FEW if graph.few_turns is None else graph.few_turns
+    by_rows = numbered and length > few and candidates(jaxpr.jaxpr, constants, carried)
     long = total >= (_LONG_NUMBERED if numbered and not by_rows else _LONG)
     if long and graph.loops and graph.dtype is not None and first_refused(arguments) is None:
         parts = arguments[:constants], arguments[constants : constants + carried]
@@ -268,7 +269,7 @@ class Turn:
 
     def __init__(self, graph: Graph):
         self.outer, self.graph = graph, Graph(None, graph.dtype, True)
-        self.graph.open_ended = graph.open_ended
+        self.graph.open_ended, self.graph.few_turns = graph.open_ended, graph.few_turns
         self.arguments: list[list[tuple[int, ...]]] = [[], [], [], []]
         self._shapes: list[list[jax.ShapeDtypeStruct]] = [[], [], [], []]
         self._count = 0
@@ -349,7 +350,8 @@ class Turn:
             self.graph.nodes[x].operation not in (CONSTANT, INPUT, RESULT)
             for x in self.graph.needed(program.outputs)
         )
-        fewest = _FEWEST if scan.length <= _FEW else _FEWEST_OF_LONG
+        long = scan.length > _FEW or self.graph.few_turns is not None
+        fewest = _FEWEST_OF_LONG if long else _FEWEST
         if not program.outputs.size or scan.length * max(operations, 1) < fewest:
             return None
         sizes = [len(x) for x in self._shapes]

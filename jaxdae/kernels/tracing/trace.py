@@ -66,6 +66,27 @@ def scalarize(
     """
     shapes = tuple(jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in arguments)
     closed = jax.make_jaxpr(function)(*shapes)
+    try:
+        try:
+            made = _traced(closed, shapes, varying, loops, signed, open_ended, None)
+        except TooManyOperations:
+            if not loops:
+                raise
+            made = _traced(closed, shapes, varying, loops, signed, open_ended, _FEW_TURNS)
+    except TooManyOperations as reason:
+        raise UnsupportedOperationError(f"it is too much for a kernel: {reason}.") from None
+    results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals)
+    return ScalarProgram(*made, shapes, results, own_rules(closed))
+
+
+# Loops that read rows by integers stay loops from so many turns on, where programs are too long.
+_FEW_TURNS = 4
+
+
+def _traced(
+    closed, shapes, varying: int | None, loops: bool, signed: bool, open_ended: bool, few: int | None
+) -> tuple[Graph, np.ndarray]:
+    """The graph of a function, and the nodes of its results."""
     sizes = [int(np.prod(x.shape)) for x in shapes]
     kinds = {np.dtype(x.dtype) for x in shapes}
     graph = Graph(
@@ -73,7 +94,7 @@ def scalarize(
         kinds.pop() if len(kinds) == 1 else None,
         loops,
     )
-    graph.open_ended = open_ended
+    graph.open_ended, graph.few_turns = open_ended, few
     graph.inputs(sum(sizes))
     symbols, first = [], 0
     for shape, size in zip(shapes, sizes, strict=True):
@@ -81,10 +102,7 @@ def scalarize(
         symbols.append(Symbols(nodes.reshape(shape.shape)))
         first += size
     graph.readers |= zero_signs.readers(closed, results=signed)
-    try:
-        values = evaluate(graph, closed, symbols)
-    except TooManyOperations as reason:
-        raise UnsupportedOperationError(f"it is too much for a kernel: {reason}.") from None
+    values = evaluate(graph, closed, symbols)
     for result in values:
         if isinstance(result, Refused):
             raise UnsupportedOperationError(result.message())
@@ -93,13 +111,9 @@ def scalarize(
     except Refusal as reason:
         message = f"a result cannot be made part of a kernel: {reason}."
         raise UnsupportedOperationError(message) from None
-    results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals)
     outputs = np.concatenate(flat) if flat else np.zeros(0, np.int32)
-    try:
-        graph.check_needed(outputs)
-    except TooManyOperations as reason:
-        raise UnsupportedOperationError(f"it is too much for a kernel: {reason}.") from None
-    return ScalarProgram(graph, outputs, shapes, results, own_rules(closed))
+    graph.check_needed(outputs)
+    return graph, outputs
 
 
 def subprogram(
