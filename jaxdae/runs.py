@@ -26,7 +26,7 @@ from jaxdae.control.base import (
 from jaxdae.diagnosis import observation, preconditions, starts
 from jaxdae.diagnosis.backward import start_warning
 from jaxdae.diagnosis.diagnose import diagnose, says_more
-from jaxdae.diagnosis.failure import SimulationError
+from jaxdae.diagnosis.failure import failures_of_steps, SimulationError
 from jaxdae.diagnosis.findings import Findings
 from jaxdae.diagnosis.starts import DEPENDENT_START, FAILED_START, Start
 from jaxdae.events.declaration import check_events, Event
@@ -428,6 +428,8 @@ def _raising(problem: Problem, method: Method, declared) -> Trajectory:
     trajectory = Trajectory.of(problem, method, solution)
     if solution.dependent is not None:
         trajectory = eqx.error_if(trajectory, solution.dependent, DEPENDENT_START)
+    for code, words in failures_of_steps(method):
+        trajectory = eqx.error_if(trajectory, trajectory.result_code == code, words)
     stayed = ~trajectory.success & (solution.final_time == problem.times.start)
     every_step = getattr(getattr(method.saveat, "subs", None), "steps", 0)
     if method.only_end or method.picked is not None or not every_step:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.derivatives.perturbation import perturbation, with_error_of_perturbation
+from jaxdae.derivatives.perturbation import excited, with_error_of_perturbation
 from jaxdae.derivatives.primitives import replaced
 from jaxdae.derivatives.user_rules import OwnRule
 from jaxdae.kernels.graph.array_calls import LARGE
@@ -1079,11 +1079,6 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
 
     def advance(t0, t1, end, floor, control, y0, carry, *arguments):
         outcome = _step(problem, t0, t1, y0, carry, arguments)
-        if problem._is_forced:
-            kick = (t1 - t0) * perturbation(problem.perturbing, dtype)
-            states = outcome.y1.size - problem.perturbing
-            moved_end = outcome.y1[states:] + kick
-            outcome = outcome._replace(y1=jnp.concatenate([outcome.y1[:states], moved_end]))
         error = jnp.broadcast_to(outcome.error(), y0.shape)
         controller, order = problem.controller(*arguments[:count]), problem.method.error_order()
         size = problem.states - problem.perturbing
@@ -1092,6 +1087,9 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
         error = jnp.where(jnp.isnan(error), jnp.inf, error)
         if problem.perturbing:
             error = with_error_of_perturbation(error, before, after, moved, controller)
+        if problem._is_forced:
+            end_moved = excited(before, after, moved[1:], controller)
+            outcome = outcome._replace(y1=jnp.concatenate([outcome.y1[:size], end_moved]))
         before, after, error = map(problem.unravel, (before, after, error))
         keep, t_next0, t_next1, _, state, result = controller.adapt_step_size(
             t0, t1, before, after, None, error, order, _unpacked(control[:own], shapes)
