@@ -345,13 +345,16 @@ ad.primitive_jvps[native_integration] = _jvp
 # Its derivative in some directions: linear in them, and transposed by the adjoint.
 
 # Directions that one kernel follows, and states with their derivatives: more would not fit into the
-# stack, on which a kernel keeps what its stages need.
+# stack, on which a kernel keeps what its stages need. Where they are few, one kernel of more
+# directions computes the states themselves once, and is compiled once.
 _DIRECTIONS, _STATES = 8, 512
+_MORE_DIRECTIONS, _FEW_STATES = 16, 128
 
 
 def _most_directions(run: KernelRun) -> int:
     numbers = run.problem.states + run.problem.remembered
-    return min(max(_STATES // numbers - 1 - run.perturbed, 1), _DIRECTIONS)
+    room, small = (most // numbers - 1 - run.perturbed for most in (_STATES, _FEW_STATES))
+    return min(max(room, 1), max(min(small, _MORE_DIRECTIONS), _DIRECTIONS))
 
 
 def _tangent_shapes(*arguments, run: KernelRun, axes: Axes, active, directions: int):

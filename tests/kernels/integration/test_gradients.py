@@ -149,7 +149,10 @@ def test_gradients_are_those_of_differences(case):
 def test_directions_of_the_members_of_a_batch(members, count):
     """Of four masses, in every way in which kernels follow them: as reverse mode has them."""
     case = CASES["fixed, at steps"]
-    wide = {**{k: jnp.resize(x, (4,)) for k, x in POINT.items() if x.ndim}, "coupling": jnp.ones(())}
+    wide = {
+        **{k: jnp.resize(x, (4,)) for k, x in POINT.items() if x.ndim},
+        "coupling": jnp.ones(()),
+    }
     flat, back = ravel_pytree(wide)
     batch = flat * (1 + 0.05 * jnp.cos(jnp.arange(members * flat.size).reshape(members, -1)))
     moves = jnp.cos(jnp.arange(1.0, 1 + count * flat.size)).reshape(count, -1)
