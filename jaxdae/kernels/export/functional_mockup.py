@@ -109,7 +109,7 @@ class MockupModel(NamedTuple):
                 *self.starts]  # fmt: skip
 
 
-class Listed(NamedTuple):
+class ListedVariable(NamedTuple):
     """A variable as a description of FMI 3.0 lists it, of one number or of an array of them.
 
     Args:
@@ -130,7 +130,7 @@ class Listed(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What is said of all numbers alike."""
+        """Its description, without the numbers of entries."""
         words = [x.about for x in self.numbers]
         if self.shape is None:
             return words[0]
@@ -150,7 +150,7 @@ def _parts(name: str) -> tuple[str, ...]:
     return () if found is None else found.groups("")
 
 
-def listed(model: MockupModel) -> list[Listed]:
+def listed(model: MockupModel) -> list[ListedVariable]:
     """All variables, arrays in place of their entries if the model has arrays."""
     names, n, result = [x.name for x in model.variables], len(model.states), []
     first = 0
@@ -160,7 +160,7 @@ def listed(model: MockupModel) -> list[Listed]:
             shape, count = state.shape, len(state.numbers)
         else:
             shape, count = _array_at(model, names, first)
-        result.append(Listed(first, shape, model.variables[first : first + count]))
+        result.append(ListedVariable(first, shape, model.variables[first : first + count]))
         first += count
     return result
 
@@ -553,11 +553,11 @@ def _structure3(model: MockupModel, places: _Places) -> str:
     variable_of = {x.place + k: x.place for x in each for k in range(len(x.numbers))}
     between = lambda a, b: [x for x in each if a <= x.place < b]  # noqa: E731
 
-    def line(name: str, x: Listed, known: set[int]) -> None:
+    def line(name: str, x: ListedVariable, known: set[int]) -> None:
         words = " ".join(map(str, sorted({variable_of[i] for i in known})))
         lines.append(f'    <{name} valueReference="{x.place}" dependencies="{words}"/>')
 
-    def known(x: Listed, first: int) -> set[int]:
+    def known(x: ListedVariable, first: int) -> set[int]:
         """What its numbers depend on, which are rows of `depends` from the `first` on."""
         rows = range(first, first + len(x.numbers))
         return {i for row in rows for i in _known(model, row)}
