@@ -9,6 +9,8 @@ Where velocities are not rates of coordinates, local coordinates about the equil
 the place of the declared ones.
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -22,7 +24,7 @@ from jaxdae.compiled import jit
 from jaxdae.reprs import Module
 from jaxdae.systems import System
 from jaxdae.systems.dynamics import other_force
-from jaxdae.systems.kinematics import at_rest, has_rate, moved, velocities_of, velocity_labels
+from jaxdae.systems.kinematics import at_rest, has_rate, velocities_of, velocity_labels
 from jaxdae.systems.precision import in_dtype
 
 
@@ -112,8 +114,8 @@ def characteristic_matrix(
     Where velocities are not rates of coordinates (`System.rate`), as of bodies on balls, its
     coordinates are local ones, `q = q(x)`: the flow of `dq/ds = N(t0, q) x` from the equilibrium
     for a unit of `s`, for a ball the rotation vector. They have the names of the velocities, which
-    are their rates at the equilibrium. Of the parts `C1` to `C4` and `C_B` others would belong to
-    other local coordinates; their sum, `A`, `Gamma`, `G` and the roots would be the same.
+    are their rates at the equilibrium. By other local coordinates `C1` to `C4` and `C_B` would be
+    others, but not their sum `stiffness`, nor `A`, `Gamma`, `G` and the roots.
 
     Args:
         system: a declaration without velocity constraints.
@@ -157,11 +159,14 @@ class _Local(System):
     q: Float[Array, " n"]
 
     def place(self, x):
-        """Coordinates at local ones."""
-        return moved(self.inner, self.t, self.q, x)
+        """Coordinates at local ones, to second order, which is all that the equations use."""
+        rate = partial(self.inner.rate, self.t)
+        first = rate(self.q, x)
+        second = jax.jvp(lambda q: rate(q, x), (self.q,), (first,))[1]
+        return self.q + first + second / 2
 
     def at(self, t, x, x_dot):
-        """`(t, q, v)` of the system."""
+        """`(t, q, v)` of the inner one."""
         q, q_dot = jax.jvp(self.place, (x,), (x_dot,))
         return t, q, velocities_of(self.inner, t, q, q_dot)
 
@@ -253,7 +258,8 @@ def linearized_constraint(
 
     Eliminating dependent coordinates by the linearized constraint loses `C_B + P_B`. It is right if
     `C_B = 0` and no constant non-potential force acts on a dependent coordinate [Krasinskaya2013,
-    remark 6]; exactly, if and only if the sum vanishes.
+    remark 6]; exactly, if and only if the sum vanishes. Where velocities are not rates of
+    coordinates, this is said of the local coordinates of `characteristic_matrix`.
 
     Args:
         system: a declaration without velocity constraints.

@@ -84,8 +84,8 @@ def test_quadratic_energies_are_recognized(everything, driven, double_pendulum):
         (SliderCrank(), 3),
     ):  # fmt: skip
         assert is_quadratic(system, jnp.zeros(n)), type(system).__name__
-    assert not is_quadratic(Relativistic(), q)
-    assert not is_quadratic(HasNorm(), q)
+    assert not is_quadratic(Relativistic(), q, q)
+    assert not is_quadratic(HasNorm(), q, q)
 
 
 @eqx.filter_jit

@@ -1,4 +1,4 @@
-"""Rods on ball joints between two points: a closed spatial mechanism in coordinates of each body."""
+"""Rods on ball joints between two points: a closed mechanism in coordinates of each body."""
 
 import jax
 import jax.numpy as jnp
