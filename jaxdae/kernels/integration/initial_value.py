@@ -403,6 +403,12 @@ class InitialValueProblem:
             result.append(self._parted(f"{name}_transposed_by_{by}", back, kinds, 3, tape=tape))
         return result
 
+    def moved_by(self, active: tuple[int, ...]) -> set[int]:
+        """Those of some parameters that rates and ends of steps depend on, or may."""
+        if not self.method.evaluates_only:
+            return set(active)
+        return {i for number in range(1 + len(self.ends)) for i in self._used(number, active)}
+
     def _used(self, number: int, active: tuple[int, ...]) -> tuple[int, ...]:
         """Those of some parameters that one of these functions depends on."""
         one, count = self._forward()[number], len(self.parameters)
