@@ -30,20 +30,21 @@ def has_rate(system: Any) -> bool:
     return not (isinstance(same, property) and bool(system.velocities_are_rates))
 
 
-def refuse_rates(system: Any, who: str, instead: str = "") -> None:
-    """Refuse a system whose velocities are not rates of its coordinates.
+def refuse_rates(system: Any, controller: Any) -> None:
+    """Refuse a controller that takes velocities for rates where a system has others.
+
+    It has no system from which to know the rates of what it controls.
 
     Args:
         system: the declaration.
-        who: needs such velocities.
-        instead: what to do with others, a clause.
+        controller: `u = controller(t, q, v, w)`; its `takes_rates` is false where it needs rates.
     """
-    if has_rate(system):
-        declare = "declare it in velocities that are rates, as on hinges and slides"
-        remedy = f"{instead}, or {declare}" if instead else declare
+    if has_rate(system) and not getattr(controller, "takes_rates", True):
         raise ValueError(
-            f"{who} takes velocities for rates of coordinates, and {type(system).__name__} "
-            f"declares others by `rate`. {remedy[0].upper()}{remedy[1:]}."
+            f"{type(controller).__name__} takes velocities for rates of coordinates, and "
+            f"{type(system).__name__} declares others by `rate`. Give a law of (t, q, v, w) that "
+            "needs no rates, or declare the system in velocities that are rates, as on hinges and "
+            "slides."
         )
 
 
