@@ -614,10 +614,7 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
     """A frame, checked."""
     (t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, _, progress,
      throw, work, start_tolerance, max_steps, events, max_events) = settings  # fmt: skip
-    if not getattr(controller, "takes_rates", True):
-        refuse_rates(
-            system, type(controller).__name__, "give a law of (t, q, v, w) that needs no rates"
-        )
+    refuse_rates(system, controller)
     for part in jax.tree.leaves(controller):
         preconditions.check_closure("controller", part)
     system, state, inner, plant = closed_loop(system, controller, state, t0)

@@ -295,10 +295,12 @@ def _intervals(
 def _with_sensors(free: Freedom, sensors: Sensors, *, first: bool) -> Freedom:
     """With offsets and scales of sensors as further coordinates, guessed in the first interval."""
     own = sensors.own
+    if not own:
+        return free
     known = np.diag([1.0 / x.sigma if first else 0.0 for x in own.values()])
     block = scipy.linalg.block_diag
     moves, prior = block(free.moves, np.eye(len(own))), block(free.prior, known)
-    return Freedom(moves, prior, [*free.names, *own], len(own)) if own else free
+    return Freedom(moves, prior, [*free.names, *own], len(own))
 
 
 def samples_of(experiment: Experiment, at: np.ndarray, channels) -> tuple[np.ndarray, np.ndarray]:
