@@ -26,7 +26,7 @@ from jaxdae.control.base import (
 from jaxdae.diagnosis import observation, preconditions, starts
 from jaxdae.diagnosis.backward import start_warning
 from jaxdae.diagnosis.diagnose import diagnose, says_more
-from jaxdae.diagnosis.failure import SimulationError
+from jaxdae.diagnosis.failure import failures_of_steps, SimulationError
 from jaxdae.diagnosis.findings import Findings
 from jaxdae.diagnosis.starts import DEPENDENT_START, FAILED_START, Start
 from jaxdae.events.declaration import check_events, Event
@@ -428,6 +428,8 @@ def _raising(problem: Problem, method: Method, declared) -> Trajectory:
     trajectory = Trajectory.of(problem, method, solution)
     if solution.dependent is not None:
         trajectory = eqx.error_if(trajectory, solution.dependent, DEPENDENT_START)
+    for code, words in failures_of_steps(method):
+        trajectory = eqx.error_if(trajectory, trajectory.result_code == code, words)
     stayed = ~trajectory.success & (solution.final_time == problem.times.start)
     every_step = getattr(getattr(method.saveat, "subs", None), "steps", 0)
     if method.only_end or method.picked is not None or not every_step:
@@ -612,10 +614,7 @@ def _framed(system, formulation, state, settings: Given) -> _Frame:
     """A frame, checked."""
     (t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, _, progress,
      throw, work, start_tolerance, max_steps, events, max_events) = settings  # fmt: skip
-    if not getattr(controller, "takes_rates", True):
-        refuse_rates(
-            system, type(controller).__name__, "give a law of (t, q, v, w) that needs no rates"
-        )
+    refuse_rates(system, controller)
     for part in jax.tree.leaves(controller):
         preconditions.check_closure("controller", part)
     system, state, inner, plant = closed_loop(system, controller, state, t0)

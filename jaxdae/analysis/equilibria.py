@@ -20,6 +20,7 @@ from jaxdae.systems.checks import check_functions, check_position, check_toleran
 from jaxdae.systems.dynamics import mass_and_jacobian, other_force
 from jaxdae.systems.independence import constraint_rank, surely_independent
 from jaxdae.systems.kinematics import (
+    at_rest,
     coordinate_rate,
     generalized_force,
     has_rate,
@@ -135,7 +136,7 @@ def equilibrium(
         ValueError: for wrong shapes, unknown names, or numbers that are not finite.
     """
     guess = State(q, q, w)
-    rest = jnp.zeros(velocity_count(system, jnp.asarray(t, guess.q.dtype), guess.q), guess.q.dtype)
+    rest = at_rest(system, jnp.asarray(t, guess.q.dtype), guess.q)
     state = State(guess.q, rest, guess.w)
     dtype = state.q.dtype
     check_tolerance("tolerance", tolerance)
@@ -337,7 +338,7 @@ def _free(system: System, fixed, n: int) -> np.ndarray:
 
 def balance(system: System, t, q, w, u, multipliers) -> Balance:
     """What is out of balance at rest in `q`, under multipliers `(m+r,)`; zero at an equilibrium."""
-    rest = jnp.zeros(velocity_count(system, t, q), q.dtype)
+    rest = at_rest(system, t, q)
     phi, f_dot = jax.jvp(lambda t: system.position_constraints(t, q), (t,), (jnp.ones_like(t),))
     g = system.velocity_constraints(t, q, rest)
     holonomic, nonholonomic = jnp.split(multipliers, (phi.size,))
@@ -349,7 +350,7 @@ def balance(system: System, t, q, w, u, multipliers) -> Balance:
 
 def energy_force(system: System, t, q, multipliers) -> Float[Array, " n"]:
     """`-d(W + lam . f)/dq` with `W = V - T0`: energies and position constraints, at rest."""
-    rest = jnp.zeros(velocity_count(system, t, q), q.dtype)
+    rest = at_rest(system, t, q)
 
     def potential(q):
         static = system.potential_energy(t, q) - system.kinetic_energy(t, q, rest)

@@ -1,6 +1,5 @@
 """Linearization about an equilibrium in redundant coordinates, with inputs and actuator states."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -23,18 +22,19 @@ from jaxdae.checks import are_known, fails
 from jaxdae.compiled import jit
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.reprs import Module, shown
-from jaxdae.systems import Labels, State, System
+from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import check_symmetric_mass
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import involved
 from jaxdae.systems.kinematics import (
     along_motion,
+    at_rest,
     coordinate_rate,
     frame_force,
     has_rate,
     velocities_of,
-    velocity_count,
+    velocity_labels,
 )
 from jaxdae.systems.precision import in_dtype
 
@@ -153,7 +153,7 @@ def linearize(
     """
     eq = equilibrium
     check_instance("equilibrium", eq, Equilibrium, "what jaxdae.equilibrium(system, q) found")
-    check_symmetric_mass(system, eq.t, State(eq.q, at_rest(system, eq)))
+    check_symmetric_mass(system, eq.t, State(eq.q, at_rest(system, eq.t, eq.q)))
     # As arrays: numbers of another value would be compiled anew.
     system, controller = in_dtype((system, controller), eq.q.dtype)
     jac = jacobian_at_rest(system, eq)
@@ -170,27 +170,12 @@ def linearize(
 @jit
 def jacobian_at_rest(system: System, eq: Equilibrium) -> Float[Array, "c n"]:
     """Constraint Jacobian at an equilibrium, shape `(m+r, n)`, by compiled code."""
-    return mass_and_jacobian(system, eq.t, eq.q, at_rest(system, eq))[1]
-
-
-def at_rest(system: System, eq: Equilibrium) -> Float[Array, " v"]:
-    """The velocities at an equilibrium, zeros."""
-    return jnp.zeros(velocity_count(system, eq.t, eq.q), eq.q.dtype)
+    return mass_and_jacobian(system, eq.t, eq.q, at_rest(system, eq.t, eq.q))[1]
 
 
 def _moved(system: System, eq: Equilibrium, x):
     """Coordinates next to an equilibrium, to first order: `q0 + N(t0, q0) x`."""
     return eq.q + coordinate_rate(system, eq.t, eq.q, x)
-
-
-def _directions(system: System, count: int) -> Labels:
-    """Labels whose coordinates are those that the linear equations have: `count` of them."""
-    labels = system.labels()
-    if not has_rate(system):
-        return labels
-    given = labels.velocities
-    names = tuple(given[i] if i < len(given) else f"v{i + 1}" for i in range(count))
-    return dataclasses.replace(labels, coordinates=names)
 
 
 def _independent_part(system: System, eq: Equilibrium, m: int) -> tuple[System, Equilibrium]:
@@ -200,7 +185,7 @@ def _independent_part(system: System, eq: Equilibrium, m: int) -> tuple[System, 
     are others that give the same reaction. Both arguments come back as they are where all `m`
     position constraints and the velocity constraints are independent, or at a singular position.
     """
-    state = State(eq.q, at_rest(system, eq), eq.w)
+    state = State(eq.q, at_rest(system, eq.t, eq.q), eq.w)
     rows, regular, jac = map(np.asarray, independent_rows(system, eq.t, state))
     if not regular or rows.all():
         return system, eq
@@ -239,7 +224,7 @@ def _part(kind: type, rows: tuple[int, ...], m: int) -> type:
 def choose_partition(system: System, eq: Equilibrium, jac, m: int, independent=None) -> Partition:
     """Independent and dependent coordinates for a Jacobian, position constraints first."""
     c, n = jac.shape
-    labels = _directions(system, n)
+    labels = velocity_labels(system, n)
     chosen = None
     if independent is not None:
         chosen = labels.coordinate_indices(independent, n, "independent")
@@ -274,7 +259,7 @@ def _linearize(system, eq, controller, partition) -> Linearization:
     position_map, velocity_map, rates = _kinematics(level, partition)
     n, d = velocity_map.shape
     r, m, k = len(partition.nonholonomic), len(partition.holonomic), eq.w.size
-    rest = at_rest(system, eq)
+    rest = at_rest(system, eq.t, eq.q)
 
     def slope(x):
         return -energy_force(system, eq.t, _moved(system, eq, x), eq.multipliers[:m])
@@ -317,7 +302,7 @@ def _linearize(system, eq, controller, partition) -> Linearization:
         equilibrium=eq,
         partition=partition,
         conservative=conservative,
-        coordinates=tuple(_directions(system, n).coordinate(i) for i in range(n)),
+        coordinates=tuple(velocity_labels(system, n).coordinate(i) for i in range(n)),
         frame=_frame(system, eq) if has_rate(system) else None,
     )
 
@@ -337,7 +322,7 @@ def _velocity_level(system, eq) -> _Level:
         f_dot = jax.jvp(system.position_constraints, (t, q), along_motion(system, t, q, v))[1]
         return jnp.concatenate([f_dot, system.velocity_constraints(t, q, v)])
 
-    rest = at_rest(system, eq)
+    rest = at_rest(system, eq.t, eq.q)
 
     def slopes(t):
         return jax.jacfwd(level, argnums=(1, 2))(t, rest, rest)
@@ -354,7 +339,7 @@ def _rates(system, eq, controller, level: _Level, hessian, free):
     """
     multipliers = eq.multipliers[eq.residual.phi.size :]
     base = eq.u if controller is None else jnp.zeros_like(_control(system, eq, controller))
-    rest, (inputs, unravel) = at_rest(system, eq), _flat(base)
+    rest, (inputs, unravel) = at_rest(system, eq.t, eq.q), _flat(base)
 
     def forces(x, v, w, u):
         q, u = _moved(system, eq, x), unravel(u)
@@ -408,7 +393,7 @@ def _kinematics(level: _Level, partition):
 
 
 def _damping(system, eq, velocity_map):
-    hessian = jax.hessian(lambda v: system.dissipation(eq.t, eq.q, v))(at_rest(system, eq))
+    hessian = jax.hessian(lambda v: system.dissipation(eq.t, eq.q, v))(at_rest(system, eq.t, eq.q))
     return velocity_map.T @ hessian @ velocity_map
 
 
@@ -425,7 +410,7 @@ def _frame(system, eq):
 
 
 def _control(system, eq, controller):
-    return controller(eq.t, eq.q, at_rest(system, eq), eq.w)
+    return controller(eq.t, eq.q, at_rest(system, eq.t, eq.q), eq.w)
 
 
 def _check_controller(system, eq, controller) -> None:
@@ -463,7 +448,7 @@ def _similar_jacobian(system: System, eq: Equilibrium) -> np.ndarray:
     known = lambda x: x if are_known(x) else number(x)  # noqa: E731
     with jax.ensure_compile_time_eval():
         system, t, q = jax.tree.map(known, (system, eq.t, eq.q))
-        rest = jnp.zeros(velocity_count(system, t, q), q.dtype)
+        rest = at_rest(system, t, q)
         return np.asarray(mass_and_jacobian(system, t, q, rest)[1], np.float64)
 
 

@@ -4,8 +4,14 @@ For position constraints, with `v_D = B(q) v_I` and `W = V - T0`, the roots othe
 of the constraints solve [Krasinskaya2013, eq. 17]
 
     det[ A s^2 + (Gamma + G) s + C1 + C2 B + B^T C3 + B^T C4 B + C_B + P ] = 0.
+
+Where velocities are not rates of coordinates, local coordinates about the equilibrium are, and take
+the place of the declared ones.
 """
 
+from functools import partial
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +24,7 @@ from jaxdae.compiled import jit
 from jaxdae.reprs import Module
 from jaxdae.systems import System
 from jaxdae.systems.dynamics import other_force
-from jaxdae.systems.kinematics import refuse_rates
+from jaxdae.systems.kinematics import at_rest, has_rate, velocities_of, velocity_labels
 from jaxdae.systems.precision import in_dtype
 
 
@@ -105,11 +111,17 @@ def characteristic_matrix(
 
     Actuator states are held at their equilibrium values; use `linearize` for the coupled roots.
 
+    Where velocities are not rates of coordinates (`System.rate`), as of bodies on balls, its
+    coordinates are local ones, `q = q(x)`: the flow of `dq/ds = N(t0, q) x` from the equilibrium
+    for a unit of `s`, for a ball the rotation vector. They have the names of the velocities, which
+    are their rates at the equilibrium. By other local coordinates `C1` to `C4` and `C_B` would be
+    others, but not their sum `stiffness`, nor `A`, `Gamma`, `G` and the roots.
+
     Args:
         system: a declaration without velocity constraints.
         equilibrium: from `jaxdae.analysis.equilibrium`.
-        independent: names or indices of the `n-m` independent coordinates; by default chosen by
-            pivoting.
+        independent: names or indices of the `n-m` independent coordinates, or of velocities where
+            these are not their rates; by default chosen by pivoting.
 
     Returns:
         `CharacteristicMatrix`.
@@ -117,10 +129,11 @@ def characteristic_matrix(
     Raises:
         ValueError: for a system with velocity constraints, or as `linearize`.
     """
-    eq, rest = equilibrium, jnp.zeros_like(equilibrium.q)
-    refuse_rates(system, "characteristic_matrix")
     # As arrays: numbers of another value would be compiled anew.
-    system = in_dtype(system, eq.q.dtype)
+    system, eq = in_dtype(system, equilibrium.q.dtype), equilibrium
+    rest = at_rest(system, eq.t, eq.q)
+    if has_rate(system):
+        system, eq = _Local(system, eq.t, eq.q), eqx.tree_at(lambda x: x.q, eq, rest)
     r = jax.eval_shape(system.velocity_constraints, eq.t, eq.q, rest).shape[0]
     if r:
         raise ValueError(
@@ -130,6 +143,61 @@ def characteristic_matrix(
     jac = jacobian_at_rest(system, eq)
     independents, _, dependent = choose_partition(system, eq, jac, jac.shape[0], independent)
     return _parts(system, eq, independents, dependent)
+
+
+class _Local(System):
+    """A system in local coordinates about a position, whose rates are velocities.
+
+    Args:
+        inner: the system.
+        t: time of the frame of velocities [s].
+        q: the position, where local coordinates are zero.
+    """
+
+    inner: System
+    t: Float[Array, ""]
+    q: Float[Array, " n"]
+
+    def place(self, x):
+        """Coordinates at local ones, to second order, which is all that the equations use."""
+        rate = partial(self.inner.rate, self.t)
+        first = rate(self.q, x)
+        second = jax.jvp(lambda q: rate(q, x), (self.q,), (first,))[1]
+        return self.q + first + second / 2
+
+    def at(self, t, x, x_dot):
+        """`(t, q, v)` of the inner one."""
+        q, q_dot = jax.jvp(self.place, (x,), (x_dot,))
+        return t, q, velocities_of(self.inner, t, q, q_dot)
+
+    def _transposed(self, t, x, x_dot, force):
+        """A force on the velocities as one on the rates of local coordinates."""
+        return jax.vjp(lambda x_dot: self.at(t, x, x_dot)[2], x_dot)[1](force)[0]
+
+    def kinetic_energy(self, t, q, v):
+        return self.inner.kinetic_energy(*self.at(t, q, v))
+
+    def potential_energy(self, t, q):
+        return self.inner.potential_energy(t, self.place(q))
+
+    def dissipation(self, t, q, v):
+        return self.inner.dissipation(*self.at(t, q, v))
+
+    def force(self, t, q, v, w, u):
+        return self._transposed(t, q, v, self.inner.force(*self.at(t, q, v), w, u))
+
+    def reaction_dependent_force(self, t, q, v, w, u, lam):
+        force = self.inner.reaction_dependent_force(*self.at(t, q, v), w, u, lam)
+        return None if force is None else self._transposed(t, q, v, force)
+
+    def position_constraints(self, t, q):
+        return self.inner.position_constraints(t, self.place(q))
+
+    def velocity_constraints(self, t, q, v):
+        return self.inner.velocity_constraints(*self.at(t, q, v))
+
+    def labels(self):
+        return velocity_labels(self.inner, at_rest(self.inner, self.t, self.q).size)
 
 
 @jit
@@ -190,7 +258,8 @@ def linearized_constraint(
 
     Eliminating dependent coordinates by the linearized constraint loses `C_B + P_B`. It is right if
     `C_B = 0` and no constant non-potential force acts on a dependent coordinate [Krasinskaya2013,
-    remark 6]; exactly, if and only if the sum vanishes.
+    remark 6]; exactly, if and only if the sum vanishes. Where velocities are not rates of
+    coordinates, this is said of the local coordinates of `characteristic_matrix`.
 
     Args:
         system: a declaration without velocity constraints.

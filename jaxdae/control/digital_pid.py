@@ -95,11 +95,6 @@ class DigitalPID(Module):
             raise ValueError(f"filter_time must not be negative; got {time} s.")
 
     @property
-    def takes_rates(self) -> bool:
-        """Whether its feedforward is for velocities that need not be rates of coordinates."""
-        return getattr(self.feedforward, "takes_rates", True)
-
-    @property
     def memory(self) -> PIDMemory:
         """What the first sample is given."""
         zero = jnp.zeros(self.size)

@@ -1,7 +1,7 @@
 """Inverse dynamics: the inputs that a wanted motion needs, and a feedforward made of them."""
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from jaxdae.linalg.held_rank import rank_tolerance, unit_rows
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.reprs import Module, shown
 from jaxdae.systems import evaluate, State, System
+from jaxdae.systems.kinematics import velocities_of
 
 # Of the largest terms of all constraints: those of one may be round-off.
 _CANCELLED = 1e-4
@@ -168,8 +169,6 @@ class Feedforward(Module):
         ValueError: as `inverse_dynamics`, for the motion at `t = 0`.
     """
 
-    takes_rates: ClassVar[bool] = False  # its velocities are rates of coordinates
-
     system: System
     motion: Callable[..., Float[Array, " n"]]
     controls: int = eqx.field(static=True)
@@ -180,7 +179,7 @@ class Feedforward(Module):
             self(0.0)
 
     def __call__(self, t) -> Float[Array, " s"]:
-        q, v, a = motion_derivatives(self.motion, t)
+        q, v, a = motion_derivatives(self.motion, t, self.system)
         if self.static:
             v, a = jnp.zeros_like(v), jnp.zeros_like(a)
         return inverse_dynamics(self.system, t, q, v, a, controls=self.controls).u
@@ -200,18 +199,20 @@ class MotionReference(Module):
         return State(q, v)
 
 
-def motion_derivatives(motion: Callable, t):
+def motion_derivatives(motion: Callable, t, system: System | None = None):
     """Coordinates, velocities and accelerations of a motion at a time, each of shape `(n,)`.
 
     Args:
         motion: `t -> q`.
         t: time [s].
+        system: whose velocities they are, where these are not rates of coordinates.
     """
     t = jnp.asarray(t, dtype=jnp.result_type(t, float))
     one = jnp.ones_like(t)
 
     def moving(t):
-        return jax.jvp(motion, (t,), (one,))
+        q, q_dot = jax.jvp(motion, (t,), (one,))
+        return q, q_dot if system is None else velocities_of(system, t, q, q_dot)
 
     (q, v), (_, a) = jax.jvp(moving, (t,), (one,))
     return q, v, a

@@ -1,7 +1,7 @@
 """Servo-constraints: program constraints enforced by controls through actuators of any order."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -93,8 +93,6 @@ class ServoConstraint(AbstractController):
         ValueError: when the program cannot be enforced (see `relative_degree`), or shapes and
             gains do not fit.
     """
-
-    takes_rates: ClassVar[bool] = False  # its velocities are rates of coordinates
 
     plant: Plant
     program: Program

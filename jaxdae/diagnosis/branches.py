@@ -22,7 +22,7 @@ from jaxdae.diagnosis.singularities import curve
 from jaxdae.formulations.base import solves
 from jaxdae.linalg.saddle_point import SingularityRobust
 from jaxdae.systems import State
-from jaxdae.systems.kinematics import velocity_count
+from jaxdae.systems.kinematics import at_rest
 
 # Steps of Newton's method, and the change after which it has converged.
 _STEPS, _CONVERGED = 12, 1e-9
@@ -121,7 +121,7 @@ def faded_reactions(system, formulation, found: Crossing) -> Finding | None:
     if damping is None:
         return None
     q = jnp.asarray(q)
-    rest = State(q, jnp.zeros(velocity_count(system, t, q), q.dtype))
+    rest = State(q, at_rest(system, t, q))
     mass, jac, *_ = declared(system, t, rest)
     jac = jac[: found.gap.size]
     try:

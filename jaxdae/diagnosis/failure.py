@@ -65,8 +65,36 @@ _UNSOLVED = (
 _NONFINITE: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
 
 
+# Of the lengths of steps, for errors inside of transformations.
+_DIFFERENTIATED = (
+    "Steps of a run that is differentiated suit its derivatives as well, and may be far more, and "
+    "shorter, than those of the run alone."
+)
+
+
 class SimulationError(RuntimeError):
     """A simulation ended before its end time."""
+
+
+def failures_of_steps(method) -> tuple[tuple[Any, str], ...]:
+    """Result codes of runs whose steps may not be more, or shorter, and what is to be said of them.
+
+    Args:
+        method: a `Method`.
+    """
+    results = diffrax.RESULTS
+    many = (
+        f"The maximum number of solver steps was reached, max_steps = {method.max_steps}: allow "
+        f"more of them, or loosen the tolerance. {_DIFFERENTIATED}"
+    )
+    if getattr(known_ends(method.stepsize_controller).controller, "dtmin", None) is None:
+        return ((results.max_steps_reached, many),)
+    short = (
+        "The minimum step size was reached: the tolerance asks for a step shorter than dtmin. Give "
+        "a smaller dtmin, a looser tolerance, or force_dtmin=True, which goes on with larger "
+        f"errors. {_DIFFERENTIATED}"
+    )
+    return (results.max_steps_reached, many), (results.dt_min_reached, short)
 
 
 def describe_failure(trajectory, solver=None, control=None) -> str:

@@ -452,10 +452,7 @@ def switching(
             f"{type(controller).__name__} has an internal state: give its output and its state as "
             "jaxdae.control.attach makes them."
         )
-    if not getattr(controller, "takes_rates", True):
-        refuse_rates(
-            system, type(controller).__name__, "give a law of (t, q, v, w) that needs no rates"
-        )
+    refuse_rates(system, controller)
     if are_known(restitution) and not (
         np.ndim(restitution) == 0 and 0.0 <= float(restitution) <= 1.0
     ):

@@ -71,6 +71,7 @@ def export(
     max_steps: int = MAX_STEPS,
     quantities: Sequence[str] = (),
     events: Any = (),
+    arrays: bool = False,
 ) -> ExportedFiles:
     """Write a run of `simulate` as code for programs without Python.
 
@@ -116,6 +117,9 @@ def export(
             `"phi_dot"` (residuals of the constraints), `"energy"`, `"kinetic_energy"`,
             `"potential_energy"`.
         events: none; runs with events are refused.
+        arrays: of `"fmi3"`: whether numbers with indices, such as `q[0]` and `q[1]`, are one array
+            variable, `q`, as FMI 3.0 has it and not every importer reads. Coordinates with labels
+            have names of their own, and stay numbers.
 
     Returns:
         The files.
@@ -123,8 +127,8 @@ def export(
     Raises:
         BackendError: for a run that cannot be a kernel or has events, or where llvmlite is not
             installed.
-        ValueError: for a target, name or quantity that does not exist, or arguments that `simulate`
-            refuses.
+        ValueError: for a target, name or quantity that does not exist, arrays of another target
+            than `"fmi3"`, or arguments that `simulate` refuses.
         ImportError: where the linker or compiler is not installed.
         OSError: where the files cannot be written.
     """
@@ -138,6 +142,8 @@ def export(
             f"name is {name!r}; a function of C has letters, digits and underscores, begins with a "
             "letter, and is no word of the language or function that moves its memory."
         )
+    if arrays and fmi != 3:
+        raise ValueError(f"arrays=True is of target 'fmi3', and the target is {target!r}.")
     controller = _with_inputs(controller, inputs)
     check_quantities(quantities, controller)
     if machine is None:
@@ -162,7 +168,7 @@ def export(
 
             model = mockup(
                 problem, method, state, name, tuple(quantities), float(dt), (t0, t1),  # pyright: ignore
-                start_tolerance, _about_system(problem, method),
+                start_tolerance, _about_system(problem, method), arrays=arrays,
             )  # fmt: skip
             path = folder / f"{name}.fmu"
             replace_file(path, archive(model, fmi))  # pyright: ignore

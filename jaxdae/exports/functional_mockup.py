@@ -100,6 +100,7 @@ class MockupPrograms:
 def mockup(
     problem: Problem, method: Method, state: State, name: str, quantities: tuple[str, ...],
     step_size: float, ends: tuple[float, float], tolerance: float | None, about: str,
+    *, arrays: bool = False,
 ) -> MockupModel:  # fmt: skip
     """What a Functional Mock-up Unit of a run is made of.
 
@@ -113,6 +114,7 @@ def mockup(
         ends: first and last time of the experiment [s].
         tolerance: largest residual of a start, or `None`.
         about: description of the unit.
+        arrays: whether numbers with indices are entries of arrays.
 
     Raises:
         UnsuitedError: for a run that no kernel can be, or whose step depends on earlier ones.
@@ -135,7 +137,8 @@ def mockup(
             "from a state alone; give a one-step method, such as jaxdae.solvers.RK4()"
         )
     try:
-        return _model(programs, own is None, name, step_size, ends, tolerance, about)
+        model = _model(programs, own is None, name, step_size, ends, tolerance, about)
+        return model._replace(arrays=arrays)
     except UnsupportedOperationError as error:
         raise backends.UnsuitedError(f"its equations or their derivatives: {error}") from None
 

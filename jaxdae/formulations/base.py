@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,7 +22,6 @@ from jaxdae.systems import State, System
 from jaxdae.systems.calls import described
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.independence import constraint_rank
-from jaxdae.systems.kinematics import refuse_rates
 
 
 def says_nothing(*_) -> None:
@@ -57,9 +56,6 @@ class AbstractFormulation(Module):
     `vector_field` is the time derivative of the formulation's state; `multipliers` are those of
     `M a + J^T lam = f` whatever that state is.
     """
-
-    # Whether velocities may be other than rates of coordinates (`System.rate`).
-    takes_rates: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod
@@ -153,9 +149,6 @@ class AbstractFormulation(Module):
     def check(self, system: System, state: State) -> None:
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
         (m, r), offered = constraint_counts(system, state), self.capabilities
-        if not self.takes_rates:
-            others = "simulate it with Multipliers, NullSpace, Penalty or AugmentedLagrangian"
-            refuse_rates(system, type(self).__name__, others)
         check_stabilization(offered.stabilization, m, r, state.q)
         if offered.weight is not None and not callable(offered.weight):
             check_size("alpha", offered.weight, m + r, "constraints")

@@ -14,7 +14,12 @@ from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, AutomaticSolve
 from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, momentum, State, System
 from jaxdae.systems.dynamics import other_force
-from jaxdae.systems.kinematics import along_motion
+from jaxdae.systems.kinematics import (
+    along_motion,
+    coordinate_rate,
+    frame_force,
+    generalized_force,
+)
 
 # From rest, Newton's method on the momenta of a convex kinetic energy either converges
 # quadratically or has left the energy's domain.
@@ -22,7 +27,7 @@ _NEWTON_STEPS = 32
 
 
 class CanonicalState(Module):
-    """Coordinates `q (n,)`, momenta `p = dT/dv (n,)`, actuator state `w (k,)`."""
+    """Coordinates `q (n,)`, momenta `p = dT/dv` of the shape of `v`, actuator state `w (k,)`."""
 
     q: Float[Array, " n"]
     p: Float[Array, " n"]
@@ -34,9 +39,15 @@ class Hamiltonian(AbstractFormulation):
 
         q' = dH/dp,        p' + J^T lam = F - dH/dq - dD/dv,        H(t, q, p) = p . v - T + V
 
-    [Shemelova], where `v(t, q, p)` inverts `p = dT/dv`. The multipliers follow from the
-    perturbation equations of the constraints as functions of `(t, q, p)`: with `g(t, q, p)` the
-    velocity-level residual at `v = dH/dp`,
+    [Shemelova]; of velocities that are not rates of coordinates, `q' = N v` (`System.rate`),
+
+        q' = N dH/dp,      p' + J^T lam = F - N^T dH/dq + C^T p - dD/dv
+
+    with the momenta `p = dT/dv` that belong to them and the terms `C^T p` of Boltzmann and Hamel:
+    (Euler's `p' = p x v + ...` of angular velocities in axes of the body). The function `v(t, q,
+    p)` inverts `p = dT/dv`. The multipliers follow from the perturbation equations of the
+    constraints as functions of `(t, q, p)`: with `g(t, q, p)` the velocity-level residual at
+    `v = dH/dp`,
 
         dg/dt + dg/dq q' + dg/dp p' = Phi,        dg/dp = J M^-1,        M^-1 = d2H/dp2.
 
@@ -92,7 +103,8 @@ class Hamiltonian(AbstractFormulation):
         t, q, p = jnp.asarray(t, y.q.dtype), y.q, y.p
         dH_dq, v = jax.grad(hamiltonian, argnums=(2, 3))(system, t, q, p)
         dissipative = jax.grad(system.dissipation, argnums=2)(t, q, v)
-        free = other_force(system, t, q, v, y.w, u) - dH_dq - dissipative
+        inertial = frame_force(system, t, q, v, p) - generalized_force(system, t, q, v, dH_dq)
+        free = other_force(system, t, q, v, y.w, u) + inertial - dissipative
 
         def residual(t, q, p):
             result = constraint_residuals(system, t, q, velocity(system, t, q, p))
@@ -106,7 +118,7 @@ class Hamiltonian(AbstractFormulation):
         solve = holding_rank(self.solve, system, t, State(q, v, y.w))
         _, lam = solve(_mass(system, t, q, v), free, jac, wanted)
         w_dot = system.actuator_rate(t, q, v, y.w, u)
-        return CanonicalState(v, free - jac.T @ lam, w_dot), lam
+        return CanonicalState(coordinate_rate(system, t, q, v), free - jac.T @ lam, w_dot), lam
 
 
 @shared
@@ -117,7 +129,7 @@ def hamiltonian(system: System, t, q, p) -> Float[Array, ""]:
         system: the declaration.
         t: time [s].
         q: coordinates, shape `(n,)`.
-        p: momenta `dT/dv`, shape `(n,)`.
+        p: momenta `dT/dv`, of the shape of the velocities.
     """
     v = velocity(system, t, q, p)
     return p @ v - system.kinetic_energy(t, q, v) + system.potential_energy(t, q)
@@ -129,8 +141,8 @@ def velocity(system: System, t, q, p) -> Float[Array, " n"]:
 
     NaN where Newton's method does not find them. The mass matrix must be positive definite.
     """
-    t, rest = jnp.asarray(t, q.dtype), jnp.zeros_like(q)
-    if is_quadratic(system, q):
+    t, rest = jnp.asarray(t, q.dtype), jnp.zeros_like(p)
+    if is_quadratic(system, q, p):
         return solve_positive_definite(_mass(system, t, q, rest), p - momentum(system, t, q, rest))
     eps = float(jnp.finfo(q.dtype).eps)
     solution = optx.root_find(
@@ -144,12 +156,12 @@ def velocity(system: System, t, q, p) -> Float[Array, " n"]:
     return jnp.where(solution.result == optx.RESULTS.successful, solution.value, jnp.nan)
 
 
-def is_quadratic(system: System, q) -> bool:
+def is_quadratic(system: System, q, v) -> bool:
     """Whether the kinetic energy is known to be quadratic in the velocities. Computes nothing."""
-    t, rest = jnp.zeros((), q.dtype), jnp.zeros(q.shape, q.dtype)
-    if system.mass_matrix(t, rest) is not None:
+    t, q, v = (jnp.zeros(shape, q.dtype) for shape in ((), q.shape, v.shape))
+    if system.mass_matrix(t, q) is not None:
         return True
-    return not depends_on(jax.hessian(system.kinetic_energy, argnums=2), 2, t, rest, rest)
+    return not depends_on(jax.hessian(system.kinetic_energy, argnums=2), 2, t, q, v)
 
 
 @shared

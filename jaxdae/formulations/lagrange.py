@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -37,8 +37,6 @@ Mass = Gain | Callable
 
 class AbstractLagrangeFormulation(AbstractFormulation):
     """A formulation whose state is `(q, v, w)` itself, on mass matrix and constraint Jacobian."""
-
-    takes_rates: ClassVar[bool] = True
 
     @abc.abstractmethod
     def accelerate(

@@ -22,11 +22,17 @@ from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.linalg.saddle_point import Capabilities
 from jaxdae.reprs import Module
-from jaxdae.systems import constraint_residuals, State, System
+from jaxdae.systems import constraint_residuals, momentum, State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
-from jaxdae.systems.kinematics import along_motion
+from jaxdae.systems.kinematics import (
+    along_motion,
+    at_rest,
+    coordinate_rate,
+    frame_force,
+    generalized_force,
+)
 
 Forms = Callable[..., Float[Array, " d"]]
 
@@ -36,8 +42,8 @@ class QuasiState(Module):
 
     Args:
         q: coordinates, shape `(n,)`.
-        pi: quasi-velocities, shape `(n,)`, or the free ones alone, `(n-m-r,)`, when the constraint
-            functions are zero identically.
+        pi: quasi-velocities, of the shape of `v`, or the free ones alone, `m+r` less, when the
+            constraint functions are zero identically.
         w: actuator state, shape `(k,)`.
         frame: basis of `ker J` carried along the motion, shape `(n, n-m-r)`; `None` when the
             quasi-velocities are given by the user.
@@ -62,7 +68,8 @@ class QuasiVelocities(AbstractFormulation):
     `n-m-r` free quasi-velocities, and positions leave their constraints only by the error of
     integrating `q`. With one, all `n` quasi-velocities are integrated and `psi'' = Phi`.
 
-    The constraints must be affine in the velocities.
+    The constraints must be affine in the velocities. Where these are not rates of coordinates
+    themselves (`System.rate`), quasi-velocities are affine in them.
 
     Args:
         forms: the free quasi-velocities, `forms(t, q, v)` of shape `(n-m-r,)`, affine in `v` and
@@ -97,11 +104,11 @@ class QuasiVelocities(AbstractFormulation):
 
     def _check(self, system, state) -> None:
         m, r = constraint_counts(system, state)
-        t, free = jnp.zeros((), state.q.dtype), state.q.size - m - r
+        t, free = jnp.zeros((), state.q.dtype), state.v.size - m - r
         if free < 0:
             raise ValueError(
                 f"QuasiVelocities takes the {m + r} constraint functions for quasi-velocities, but "
-                f"there are only {state.q.size} velocities; use "
+                f"there are only {state.v.size} velocities; use "
                 "Multipliers(solve=MinimumNormSolve())."
             )
         if self.forms is not None:
@@ -110,7 +117,7 @@ class QuasiVelocities(AbstractFormulation):
             out = call_with_shapes("forms", self.forms, (t, state.q, state.v), names)
             if getattr(out, "shape", None) != (free,):
                 raise ValueError(
-                    f"forms returned {describe_shape(out)}; {state.q.size} velocities with {m + r} "
+                    f"forms returned {describe_shape(out)}; {state.v.size} velocities with {m + r} "
                     f"constraints have {free} free quasi-velocities, shape ({free},)."
                 )
         with jax.core.eval_context():
@@ -124,14 +131,15 @@ class QuasiVelocities(AbstractFormulation):
 
     def _velocities(self, system, t, y: QuasiState):
         """`v` and `B = dv/d(pi')`."""
-        pi = jnp.concatenate([y.pi, jnp.zeros(y.q.size - y.pi.size, y.pi.dtype)])
+        still = at_rest(system, jnp.asarray(t, y.q.dtype), y.q)
+        pi = jnp.concatenate([y.pi, jnp.zeros(still.size - y.pi.size, y.pi.dtype)])
 
         def quasi(v):
             return self._quasi_velocities(system, t, y.q, v, y.frame)
 
-        rest, tangent = jax.linearize(quasi, jnp.zeros_like(y.q))
+        rest, tangent = jax.linearize(quasi, still)
         # Column by column: the transpose of the rows that vmap stacks.
-        inverse = jnp.linalg.inv(jax.vmap(tangent)(jnp.eye(y.q.size, dtype=y.q.dtype)).T)
+        inverse = jnp.linalg.inv(jax.vmap(tangent)(jnp.eye(still.size, dtype=y.q.dtype)).T)
         return inverse @ (pi - rest), inverse
 
     def rate_and_multipliers(self, system, t, y, u):
@@ -148,7 +156,8 @@ class QuasiVelocities(AbstractFormulation):
         phi_ddot = solve_positive_definite(inertia[:free, :free], rhs)
         pi_ddot = jnp.concatenate([phi_ddot, psi_ddot])
         rate = system.actuator_rate(t, y.q, v, y.w, u)
-        state_rate = QuasiState(v, pi_ddot[: y.pi.size], rate, frame_rate)
+        q_dot = coordinate_rate(system, t, y.q, v)
+        state_rate = QuasiState(q_dot, pi_ddot[: y.pi.size], rate, frame_rate)
         return state_rate, (power - inertia @ pi_ddot)[free:]
 
     def _drift(self, system, t, y: QuasiState, v, inverse):
@@ -175,7 +184,7 @@ class QuasiVelocities(AbstractFormulation):
     @where_known
     def _check_numbers(self, system, t, state) -> None:
         """Quasi-velocities must be affine in `v`, and independent at the start."""
-        frame = jnp.zeros((state.q.size, 0), state.q.dtype)
+        frame = jnp.zeros((state.v.size, 0), state.q.dtype)
 
         def slope(v):
             if self.forms is None:
@@ -207,13 +216,17 @@ def energy_of_accelerations(system: System, t, q, v, a) -> Float[Array, ""]:
 
         U = a^T M a / 2 + a . (d/dt(dT/dv)|_{a=0} - dT/dq),    dU/da = d/dt(dT/dv) - dT/dq
 
-    One directional derivative of the momenta along `(1, v, a / 2)` gives both terms.
+    One directional derivative of the momenta along `(1, dq/dt, a / 2)` gives both terms. Of
+    velocities that are not rates of coordinates, `dq/dt = N v`, the gradient is `N^T dT/dq` and the
+    terms of Boltzmann and Hamel.
     """
     t = jnp.asarray(t, q.dtype)
     momenta = jax.grad(system.kinetic_energy, argnums=2)
     _, rate = jax.jvp(momenta, (t, q, v), (*along_motion(system, t, q, v), a / 2))
     slope = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
-    return a @ (rate - slope)
+    slope = generalized_force(system, t, q, v, slope)
+    turning = frame_force(system, t, q, v, momentum(system, t, q, v))
+    return a @ (rate - slope - turning)
 
 
 @shared

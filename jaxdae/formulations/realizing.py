@@ -36,6 +36,7 @@ from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, evaluate, State
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems.kinematics import coordinate_rate
 
 Magnitude = float | Float[Array, ""] | Float[Array, " c"] | eqx.Module | list
 Law = Callable[..., Float[Array, " c"]]
@@ -451,11 +452,12 @@ class RealizingForces(AbstractFormulation):
     def rate_and_multipliers(self, system, t, y, u):
         acceleration, force = self.motion(system, t, y, u)
         actuators = system.actuator_rate(t, y.q, y.v, y.w, u)
+        q_dot = coordinate_rate(system, t, y.q, y.v)
         if not isinstance(self.law, AbstractMemoryLaw):
-            return State(y.v, acceleration, actuators), -force
+            return State(q_dot, acceleration, actuators), -force
         psi_dot = constraint_residuals(system, t, y.q, y.v).phi_dot
         memory = self.law.rate(y.memory, psi_dot, t, y.q, y.v)
-        return RealizedState(y.v, acceleration, actuators, memory), -force
+        return RealizedState(q_dot, acceleration, actuators, memory), -force
 
     def motion(self, system, t, y, u):
         """Acceleration `(n,)` and realizing forces `(m+r,)` at a state."""

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -24,7 +24,7 @@ from jaxdae.systems.dynamics import (
     inertia_map,
     position_rate,
 )
-from jaxdae.systems.kinematics import refuse_rates
+from jaxdae.systems.kinematics import has_rate
 from jaxdae.systems.precision import as_floats, in_dtype
 
 
@@ -36,7 +36,7 @@ class SparseSolve(AbstractSolve):
     entries of `M` and `J` that may be nonzero are found from the declaration, and come from few
     directional derivatives [Curtis1974]; `J M^-1 J^T` is eliminated along a tree of blocks. `M`
     must be block-diagonal, as it is in coordinates of each body by itself; a `mass_matrix` that the
-    system declares is not used.
+    system declares is not used. So must `N^T N` be where velocities are not rates of coordinates.
 
     For `Multipliers(stabilization, SparseSolve())`. Gains that are full matrices are dense.
     """
@@ -59,8 +59,9 @@ class SparseSolve(AbstractSolve):
 
 
 def _check(system, state) -> None:
-    refuse_rates(system, "SparseSolve()", "take Multipliers with the solve of its own")
-    find_sparsity(system, state).solver  # noqa: B018  refuses what it cannot solve
+    # They refuse what they cannot solve.
+    pattern = find_sparsity(system, state)
+    _ = pattern.solver, pattern.metric_solver
 
 
 def _holds(system, t, state) -> bool:
@@ -75,25 +76,36 @@ def _is_regular(system: System, pattern: "Sparsity", t, state: State):
     system, t = in_dtype(system, q.dtype), jnp.asarray(t, q.dtype)
     mass, jac, _ = _matrices(system, pattern, t, q, v)
     rhs = jnp.zeros(pattern.jac_shape[0], q.dtype)
-    a, lam = pattern.solver.solve(mass, jac, jnp.zeros_like(q), rhs)
+    a, lam = pattern.solver.solve(mass, jac, jnp.zeros_like(v), rhs)
     return jnp.all(jnp.isfinite(a)) & jnp.all(jnp.isfinite(lam))
 
 
 class Sparsity:
     """What may be nonzero in the mass matrix and in the constraint Jacobian, at every state.
 
-    Booleans: `mass` `(n, n)`, rows of `J` of `positions` `(m, n)` and `velocities` `(r, n)`. Equal
-    ones are equal and have one hash, so that programs know them.
+    Booleans: `mass` `(n, n)`, rows of `J` of `positions` `(m, n)` and `velocities` `(r, n)`, and
+    `frame` of `N(t, q)`, a column for each velocity, where velocities are not rates of coordinates.
+    Equal ones are equal and have one hash, so that programs know them.
     """
 
-    def __init__(self, mass: np.ndarray, positions: np.ndarray, velocities: np.ndarray):
+    def __init__(
+        self,
+        mass: np.ndarray,
+        positions: np.ndarray,
+        velocities: np.ndarray,
+        frame: np.ndarray | None = None,
+    ):
         # Every coordinate has an inertia, and the matrix is symmetric.
         mass = mass | mass.T | np.eye(len(mass), dtype=bool)
         jac = np.concatenate([positions, velocities])
         self.jac_shape: tuple[int, int] = jac.shape
         self.mass, self.jac = np.stack(np.nonzero(mass)), np.stack(np.nonzero(jac))
         self.parts = tuple(map(Columns.of, (mass, positions, velocities)))
-        self._key = (jac.shape, len(positions), self.mass.tobytes(), self.jac.tobytes())
+        metric = None if frame is None else frame.T.astype(np.float32) @ frame > 0
+        self.metric = None if metric is None else np.stack(np.nonzero(metric))
+        self.metric_columns = None if metric is None else Columns.of(metric)
+        frames = () if self.metric is None else (self.metric.tobytes(),)
+        self._key = (jac.shape, len(positions), self.mass.tobytes(), self.jac.tobytes(), frames)
         self._hash = hash(self._key)
 
     def __eq__(self, other):
@@ -107,6 +119,15 @@ class Sparsity:
         """The solve that the pattern allows."""
         c, n = self.jac_shape
         return SparseSaddlePoint(self.mass, self.jac, n, c)
+
+    @cached_property
+    def metric_solver(self) -> SparseSaddlePoint | None:
+        """The solve with `N^T N`; `None` where velocities are rates of coordinates."""
+        if self.metric is None:
+            return None
+        none = np.zeros((2, 0), int)
+        name = "N^T N of the rates (System.rate)"
+        return SparseSaddlePoint(self.metric, none, self.jac_shape[1], 0, name)
 
 
 class Columns(NamedTuple):
@@ -176,7 +197,7 @@ def entries(system: System, pattern: Sparsity, t, q, v, w=None, u=None) -> Spars
 
 def _matrices(system: System, pattern: Sparsity, t, q, v):
     """Entries of `M` and of `J`, and the inertial force."""
-    times, inertial = inertia_map(system, t, q, v)
+    times, inertial = inertia_map(system, t, q, v, _lifted(system, pattern, t, q, v))
     maps = (
         times,
         lambda e: position_rate(system, t, q, e),
@@ -184,6 +205,18 @@ def _matrices(system: System, pattern: Sparsity, t, q, v):
     )
     mass, *jac = (x.entries(f, q.dtype) for x, f in zip(pattern.parts, maps, strict=True))
     return mass, jnp.concatenate(jac), inertial
+
+
+def _lifted(system: System, pattern: Sparsity, t, q, v) -> Callable | None:
+    """The map `p -> N (N^T N)^-1 p`; `None` where velocities are rates of coordinates."""
+    columns, solver = pattern.metric_columns, pattern.metric_solver
+    if columns is None or solver is None:
+        return None
+    rate = partial(system.rate, t, q)
+    back = jax.linear_transpose(rate, v)
+    metric = columns.entries(lambda e: back(rate(e))[0], q.dtype)
+    none = jnp.zeros(0, q.dtype)
+    return lambda p: rate(solver.solve(metric, none, p, none)[0])
 
 
 def find_sparsity(system: System, state: State) -> Sparsity:
@@ -196,31 +229,37 @@ def find_sparsity(system: System, state: State) -> Sparsity:
     leaves, structure = jax.tree.flatten(arrays)
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     others, frame = jax.tree.flatten(rest)
-    key = (structure, shapes, tuple(others), frame, state.q.shape, state.q.dtype)
+    key = (structure, shapes, tuple(others), frame, state.q.shape, state.v.shape, state.q.dtype)
     return _FOUND.get(key, rest, lambda: _found(*key))
 
 
 _FOUND = Memory(16)
 
 
-def _found(structure, shapes, others, frame, shape, dtype) -> Sparsity:
+def _found(structure, shapes, others, frame, q_shape, v_shape, dtype) -> Sparsity:
     from jaxdae.kernels.tracing.trace import UnsupportedOperationError  # for SparseSolve alone
 
     rest = jax.tree.unflatten(frame, others)
-    t, q = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype)
+    t, q, v = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((), q_shape, v_shape))
 
     def of(leaves) -> System:
         return eqx.combine(jax.tree.unflatten(structure, leaves), rest)
 
+    rates = has_rate(rest)
+
     try:
-        mass = dependence(lambda t, q, v, *x: momentum(of(x), t, q, v), 2, t, q, q, *shapes)
+        mass = dependence(lambda t, q, v, *x: momentum(of(x), t, q, v), 2, t, q, v, *shapes)
         f = dependence(lambda t, q, *x: of(x).position_constraints(t, q), 1, t, q, *shapes)
-        g = dependence(lambda t, q, v, *x: of(x).velocity_constraints(t, q, v), 2, t, q, q, *shapes)
+        g = dependence(lambda t, q, v, *x: of(x).velocity_constraints(t, q, v), 2, t, q, v, *shapes)
+        N = None
+        if rates:
+            N = dependence(lambda t, q, v, *x: of(x).rate(t, q, v), 2, t, q, v, *shapes)
+            f = f.astype(np.float32) @ N > 0
     except UnsupportedOperationError as refused:
         raise ValueError(
             f"the sparsity of the system cannot be found: {refused} Leave SparseSolve() out."
         ) from None
-    return Sparsity(mass, f, g)
+    return Sparsity(mass, f, g, N)
 
 
 def dependence(function, argument: int, *args) -> np.ndarray:

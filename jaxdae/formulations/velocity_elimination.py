@@ -22,14 +22,17 @@ from jaxdae.systems import (
     constraint_residuals,
     evaluate,
     mass_and_jacobian,
-    momentum,
     State,
     System,
 )
 from jaxdae.systems.checks import constraint_counts
-from jaxdae.systems.dynamics import applied_force
 from jaxdae.systems.independence import involved
-from jaxdae.systems.kinematics import along_motion
+from jaxdae.systems.kinematics import (
+    at_rest,
+    coordinate_rate,
+    has_rate,
+    velocity_labels,
+)
 from jaxdae.systems.singular_positions import nearness
 
 # A choice this many times closer to singular than the constraints costs two digits.
@@ -37,7 +40,7 @@ _CLOSE = 100.0
 
 
 class Split(NamedTuple):
-    """Indices of the independent coordinates `(n-m-r,)`, and of those that depend on them."""
+    """Indices of the independent velocities `(n-m-r,)`, and of those that depend on them."""
 
     free: Any
     basic: Any
@@ -68,14 +71,14 @@ def velocity_rows(system, t, q):
     def residual(v):
         return constraint_residuals(system, t, q, v).phi_dot
 
-    rest = jnp.zeros_like(q)
+    rest = at_rest(system, t, q)
     return jax.jacfwd(residual)(rest), residual(rest)
 
 
 @shared
 def best_split(system, t, q) -> Split:
     """The split that determines the dependent velocities best, in the metric of the inertia."""
-    mass, _ = mass_and_jacobian(system, t, q, jnp.zeros_like(q))
+    mass, _ = mass_and_jacobian(system, t, q, at_rest(system, t, q))
     inertia = jnp.diagonal(mass)
     # A massless coordinate is the best one to depend on the others, whatever its unit.
     least = jnp.finfo(q.dtype).eps * jnp.max(inertia)
@@ -87,12 +90,12 @@ def eliminate(system, split: Split, t, q) -> Elimination:
     """`v = N v_I + b` at given coordinates."""
     free, basic = split
     jac, rate = velocity_rows(system, t, q)
-    block = jac[:, basic]
+    block, n = jac[:, basic], jac.shape[1]
     columns = jnp.concatenate([jac[:, free], rate[:, None]], axis=1)
     solved = jnp.linalg.solve(block, -columns)
-    kernel = jnp.zeros((q.size, free.size), q.dtype).at[free, jnp.arange(free.size)].set(1.0)
+    kernel = jnp.zeros((n, free.size), q.dtype).at[free, jnp.arange(free.size)].set(1.0)
     kernel = kernel.at[basic].set(solved[:, :-1])
-    return Elimination(kernel, jnp.zeros_like(q).at[basic].set(solved[:, -1]), block)
+    return Elimination(kernel, jnp.zeros(n, q.dtype).at[basic].set(solved[:, -1]), block)
 
 
 def orientation_of(block):
@@ -108,7 +111,7 @@ class EliminatedState(Module):
         v: independent velocities, shape `(n-m-r,)`.
         w: actuator state, shape `(k,)`.
         orientation: sign of the determinant of the dependent columns of `J` at the start; constant.
-        order: where the choice was made at the start, the indices of the independent coordinates,
+        order: where the choice was made at the start, the indices of the independent velocities,
             then of the dependent ones, `(n,)`, as floating-point numbers; constant. Else `None`.
     """
 
@@ -134,7 +137,13 @@ class VelocityElimination(AbstractFormulation):
 
     [Voronets1901], where `dN/dt` is taken along the motion and `dv/dq` is that of
     `v(t, q, v_I) = N v_I + b`; the last term on the left vanishes for holonomic constraints, also
-    rheonomic ones, and is then left out. Both are the projection `N^T (M a - f) = 0`.
+    rheonomic ones. Both are the projection `N^T (M a - f) = 0` of Lagrange's equations, and as such
+    they are solved, with `a_0` the accelerations at `v_I' = 0`:
+
+        N^T M N v_I' = N^T (f - M a_0),        J a_0 + gamma = 0,        a = N v_I' + a_0
+
+    Of velocities that are not rates of coordinates (`System.rate`) some are independent likewise;
+    the terms of Boltzmann and Hamel are in `f`.
 
     The state is `(q, v_I, w)`: `n` coordinates and `n-m-r` velocities. The velocity-level
     constraints hold exactly by construction, so velocities of the start that violate them are
@@ -149,10 +158,11 @@ class VelocityElimination(AbstractFormulation):
     the run then says which coordinates to take instead, and a warning does of one that came close.
 
     Args:
-        independent: names (`System.labels`) or indices of the `n-m-r` independent coordinates.
-            `None` chooses them at the start, and under `vmap` for each batch member, by column
-            pivoting in the metric of the diagonal of the mass matrix (`choose_independent` is the
-            same choice); the state then carries it along.
+        independent: names (`System.labels`) or indices of the `n-m-r` independent coordinates, or
+            of velocities where these are not their rates. `None` chooses them at the start, and
+            under `vmap` for each batch member, by column pivoting in the metric of the diagonal of
+            the mass matrix (`choose_independent` is the same choice); the state then carries it
+            along.
         decay: rate at which position residuals decay [1/s]: positive scalar, `(m,)` or `(m, m)`.
         limit: largest entry of `B`; by default the -1/3 power of the machine epsilon.
 
@@ -201,7 +211,7 @@ class VelocityElimination(AbstractFormulation):
             split = best_split(system, t, state.q)
             order = jnp.concatenate(split).astype(state.q.dtype)
         else:
-            split = self._given(system, state.q)
+            split = self._given(system, t, state.q)
         orientation = orientation_of(velocity_rows(system, t, state.q)[0][:, split.basic])
         return EliminatedState(state.q, state.v[split.free], state.w, orientation, order)
 
@@ -211,18 +221,16 @@ class VelocityElimination(AbstractFormulation):
     def rate_and_multipliers(self, system, t, y, u):
         t, split = jnp.asarray(t, y.q.dtype), self.split(system, y)
         v, result = self._velocity(system, t, y)
-        rate = _acceleration(system, split, t, y, v, result, u)
-        q_dot = v + self._return(system, split, t, y.q)
+        d, kernel, basic = evaluate(system, t, y.q, v, y.w, u), result.kernel, split.basic
+        a = jnp.zeros_like(v).at[basic].set(jnp.linalg.solve(result.block, -d.gamma))
+        projected = kernel.T @ d.mass @ kernel
+        rate = solve_positive_definite(projected, kernel.T @ (d.force - d.mass @ a))
+        a = kernel @ rate + a
+        q_dot = coordinate_rate(system, t, y.q, v + self._return(system, split, t, y.q))
         w_dot = system.actuator_rate(t, y.q, v, y.w, u)
         order = None if y.order is None else jnp.zeros_like(y.order)
         state_rate = EliminatedState(q_dot, rate, w_dot, jnp.zeros_like(y.orientation), order)
-        # Accelerations, and what of the forces they leave to the reactions.
-        motion = (*along_motion(system, t, y.q, v), rate)
-        _, a = jax.jvp(
-            lambda t, q, x: eliminate(system, split, t, q).velocity(x), (t, y.q, y.v), motion
-        )
-        d = evaluate(system, t, y.q, v, y.w, u)
-        basic = split.basic
+        # What of the forces the accelerations leave to the reactions.
         return state_rate, jnp.linalg.solve(d.jac[:, basic].T, (d.force - d.mass @ a)[basic])
 
     def in_direction(self, sign):
@@ -240,18 +248,19 @@ class VelocityElimination(AbstractFormulation):
         return -jax.vmap(lambda e: apply_gain(decay, e), out_axes=1)(unit)
 
     def split(self, system: System, y) -> Split:
-        """Which coordinates are independent at a state."""
+        """Which velocities are independent at a state."""
         if self.independent is not None:
-            return self._given(system, y.q)
+            return self._given(system, jnp.zeros((), y.q.dtype), y.q)
         # Clipped, they are known to be indices: a kernel can compare them with each that may be.
         order = jnp.clip(jnp.round(y.order), 0, y.order.size - 1).astype(int)
         return Split(order[: y.v.size], order[y.v.size :])
 
     def _check(self, system, state) -> None:
         m, r = constraint_counts(system, state)
-        n, name = state.q.size, type(system).__name__
+        n, name = state.v.size, type(system).__name__
         if m + r > n:
-            raise ValueError(f"{m + r} constraints on {n} coordinates cannot be independent.")
+            kind = _kind(system)
+            raise ValueError(f"{m + r} constraints on {n} {kind} cannot be independent.")
         if self.decay is not None:
             check_size("decay", self.decay, m, "position constraints")
         if r and _is_not_affine(system, state):
@@ -274,18 +283,20 @@ class VelocityElimination(AbstractFormulation):
     def _of_run(self, system, ts, ys) -> str | None:
         return _why_close(system, ts, ys.q, jax.vmap(lambda y: self.split(system, y))(ys))
 
-    def _given(self, system, q) -> Split:
-        m, r = constraint_counts(system, State(q, q))
-        free = np.asarray(self._indices(system, q.size, q.size - m - r), int)
-        return Split(free, np.setdiff1d(np.arange(q.size), free))
+    def _given(self, system, t, q) -> Split:
+        rest = at_rest(system, t, q)
+        m, r = constraint_counts(system, State(q, rest))
+        free = np.asarray(self._indices(system, rest.size, rest.size - m - r), int)
+        return Split(free, np.setdiff1d(np.arange(rest.size), free))
 
     def _indices(self, system, n: int, count: int) -> list[int]:
-        values, labels = self.independent or (), system.labels()
+        values, labels = self.independent or (), velocity_labels(system, n)
         names = ", ".join(labels.coordinate(i) for i in range(n))
         indices = labels.coordinate_indices(values, n, "independent")
         if len(set(indices)) != count or len(indices) != count:
+            kind = _kind(system)
             raise ValueError(
-                f"independent must name {count} different coordinates of {names} ({n} coordinates "
+                f"independent must name {count} different {kind} of {names} ({n} {kind} "
                 f"less {n - count} constraints); got {values}."
             )
         return indices
@@ -303,48 +314,20 @@ class VelocityElimination(AbstractFormulation):
         return float(jnp.finfo(dtype).eps) ** (-1 / 3) if self.limit is None else self.limit
 
     def _return(self, system, split, t, q):
-        """Velocity of the dependent coordinates that makes the position residuals decay."""
-        if self.decay is None:
-            return jnp.zeros_like(q)
-        phi = system.position_constraints(t, q)
+        """Dependent velocities that make the position residuals decay."""
         jac, rate = velocity_rows(system, t, q)
+        if self.decay is None:
+            return jnp.zeros(jac.shape[1], q.dtype)
+        phi = system.position_constraints(t, q)
         decay = -self.sign * apply_gain(self.decay, phi)
         wanted = jnp.zeros_like(rate).at[: phi.size].set(decay)
-        return jnp.zeros_like(q).at[split.basic].set(jnp.linalg.solve(jac[:, split.basic], wanted))
+        back = jnp.linalg.solve(jac[:, split.basic], wanted)
+        return jnp.zeros(jac.shape[1], q.dtype).at[split.basic].set(back)
 
 
 @jit
 def _split_of_start(formulation, system, t, state):
     return formulation.split(system, formulation.init(system, t, state))
-
-
-def _acceleration(system, split, t, y, v, result: Elimination, u):
-    """Independent accelerations, from Shulgin's or Voronets' equations."""
-    q, zero = y.q, jnp.zeros_like
-
-    def reduced(t, q, x):
-        """T*."""
-        return system.kinetic_energy(t, q, eliminate(system, split, t, q).velocity(x))
-
-    _, tangent = jax.linearize(jax.grad(reduced, argnums=2), t, q, y.v)
-    eye = jnp.eye(y.v.size, dtype=q.dtype)
-    mass = jax.vmap(lambda e: tangent(zero(t), zero(q), e))(eye)
-    drift = tangent(*along_motion(system, t, q, v), zero(y.v))
-    slope = jax.grad(reduced, argnums=1)(t, q, y.v)
-    force = applied_force(system, t, q, v, y.w, u) + slope
-    rhs = result.kernel.T @ force - drift
-    if system.velocity_constraints(t, q, v).size:
-        rhs = rhs + _nonholonomic(system, split, t, y, v, result.kernel)
-    return solve_positive_definite(mass, rhs)
-
-
-def _nonholonomic(system, split, t, y, v, kernel):
-    """Voronets' terms `(dN/dt - dv/dq N)^T dT/dv`, zero for integrable constraints."""
-    motion = along_motion(system, t, y.q, v)
-    _, turning = jax.jvp(lambda t, q: eliminate(system, split, t, q).kernel, (t, y.q), motion)
-    _, tangent = jax.linearize(lambda q: eliminate(system, split, t, q).velocity(y.v), y.q)
-    turned = jax.vmap(tangent, in_axes=1, out_axes=1)(kernel)
-    return (turning - turned).T @ momentum(system, t, y.q, v)
 
 
 def _is_not_affine(system, state) -> bool:
@@ -353,7 +336,7 @@ def _is_not_affine(system, state) -> bool:
 
 
 def choose_independent(system: System, t, q) -> tuple[str, ...]:
-    """Names of the independent coordinates that determine the other velocities best.
+    """Names of the independent velocities that determine the others best.
 
     Column pivoting on the constraint Jacobian with rows of unit length, in the metric of the
     diagonal of the mass matrix: the dependent coordinates are those that the constraints move most
@@ -365,15 +348,16 @@ def choose_independent(system: System, t, q) -> tuple[str, ...]:
         q: coordinates, shape `(n,)`.
 
     Returns:
-        Names by `System.labels`, in the order of the coordinates, as
-        `VelocityElimination(independent=…)` takes them.
+        Names by `System.labels`: of coordinates, or of velocities where these are not their rates;
+        in their order, as `VelocityElimination(independent=…)` takes them.
 
     Raises:
         ValueError: where the constraints are dependent, so that no choice is good.
     """
     q = jnp.asarray(q, jnp.result_type(q, float))
-    t, labels = jnp.asarray(t, q.dtype), system.labels()
+    t = jnp.asarray(t, q.dtype)
     jac = np.asarray(velocity_rows(system, t, q)[0])
+    labels = velocity_labels(system, jac.shape[1])
     result = numerical_rank(jac)
     if result.rank < jac.shape[0]:
         values = ", ".join(f"{x:.3g}" for x in result.singular_values)
@@ -391,16 +375,18 @@ def _why_undetermined(system: System, t, q, split: Split, limit: float) -> str |
     """What is wrong with a choice whose `B` has an entry above a limit; else `None`."""
     if not np.isfinite(np.asarray(q)).all():
         return None
-    t, labels = jnp.asarray(t, q.dtype), system.labels()
+    t = jnp.asarray(t, q.dtype)
     jac, kernel = _rows_and_kernel(system, split, t, q)
+    labels = velocity_labels(system, jac.shape[1])
     largest = float(jnp.max(jnp.abs(kernel), initial=0.0))
     if largest <= limit:
         return None
     free, basic = (np.asarray(x) for x in split)
+    of = "" if has_rate(system) else "of "
     values = np.linalg.svd(_unit_rows(jac)[:, basic], compute_uv=False)
     return (
-        f"the independent coordinates ({_names(labels, free)}) do not determine the velocities "
-        f"of ({_names(labels, basic)}) at t = {float(t):.6g}: the singular values of the "
+        f"the independent {_kind(system)} ({_names(labels, free)}) do not determine the velocities "
+        f"{of}({_names(labels, basic)}) at t = {float(t):.6g}: the singular values of the "
         f"dependent columns of J, with rows of unit length, are "
         f"[{', '.join(f'{x:.3g}' for x in values)}], and B has entries up to {largest:.3g} "
         f"(allowed {limit:.3g}). {_remedy(system, t, q)}"
@@ -423,14 +409,14 @@ def _why_close(system: System, ts, qs, splits: Split) -> str | None:
     columns = np.take_along_axis(rows, basic[:, None], axis=2)
     of_all, least = (np.linalg.svd(x, compute_uv=False)[:, -1] for x in (rows, columns))
     ratios = of_all / np.maximum(least, np.finfo(least.dtype).tiny)
-    i, labels = int(np.argmax(ratios)), system.labels()
+    i, labels = int(np.argmax(ratios)), velocity_labels(system, jac.shape[2])
     if ratios[i] <= _CLOSE:
         return None
     t, q = ts[good[i]], qs[good[i]]
     return (
-        f"the independent coordinates ({_names(labels, free[i])}) came close to a singular choice "
-        f"at t = {float(t):.6g}: the least singular value of the columns of J that belong to "
-        f"({_names(labels, basic[i])}), with rows of unit length, is {least[i]:.3g}, which is "
+        f"the independent {_kind(system)} ({_names(labels, free[i])}) came close to a singular "
+        f"choice at t = {float(t):.6g}: the least singular value of the columns of J that belong "
+        f"to ({_names(labels, basic[i])}), with rows of unit length, is {least[i]:.3g}, which is "
         f"{ratios[i]:.3g} times less than that of J. Errors of the independent velocities can "
         f"grow as much in the others, and steps get short. {_remedy(system, t, q)}"
     )
@@ -456,18 +442,23 @@ def _unit_rows(jac) -> np.ndarray:
 
 def _remedy(system, t, q) -> str:
     """What to use where a choice ends: another one, unless `J` itself loses rank there."""
-    result = nearness(system, t, q, jnp.zeros_like(q))
+    result = nearness(system, t, q, at_rest(system, t, q))
     if result.singular:
         return (
             f"J itself is nearly singular there, with the least singular value {result.least:.3g}: "
-            "no choice of independent coordinates passes that position, nor does NullSpace. Use "
-            "Multipliers(..., solve=SingularityRobust())."
+            f"no choice of independent {_kind(system)} passes that position, nor does NullSpace. "
+            "Use Multipliers(..., solve=SingularityRobust())."
         )
     better = ", ".join(repr(k) for k in choose_independent(system, t, q))
     return (
         f"There, use VelocityElimination(independent=({better},)), or NullSpace, which needs no "
         "choice."
     )
+
+
+def _kind(system) -> str:
+    """What there is to choose from."""
+    return "velocities" if has_rate(system) else "coordinates"
 
 
 def _names(labels, indices) -> str:

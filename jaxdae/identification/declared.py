@@ -27,7 +27,8 @@ from jaxdae.simulation.problem import START_TOLERANCE
 from jaxdae.simulation.run import run
 from jaxdae.systems import consistent_state, DAE, State, System, Variables
 from jaxdae.systems.calls import check_instance
-from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems.checks import check_position, constraint_counts
+from jaxdae.systems.consistent import check_once
 from jaxdae.systems.dae_checks import as_variables, check_shapes, implicit_ranks, index_of
 from jaxdae.systems.dae_equations import DAEEquations, dtype_of
 from jaxdae.systems.dae_names import entry_names
@@ -132,7 +133,12 @@ class Mechanism(Module):
 
     def consistent(self, t, state: State) -> State:
         """The consistent state next to another."""
-        return consistent_state(self.system, state.q, state.v, t, w=state.w)
+        if self.is_constrained(t, state):
+            return consistent_state(self.system, state.q, state.v, t, w=state.w)
+        system = in_dtype(self.system, state.q.dtype)
+        check_once(system, state, t)
+        check_position(system, state)
+        return state
 
     def residuals(self, t, state: State) -> tuple:
         """What is zero of a consistent start that is known, arrays."""
@@ -198,7 +204,7 @@ class Mechanism(Module):
 
         zero = jnp.zeros((), state.q.dtype)
         find = lambda: depends_on(everything, 0, zero, state.q, state.v, state.w)  # noqa: E731
-        return _of_declaration("time", (system, controller), state, find)
+        return of_declaration("time", (system, controller), state, find)
 
     def prepared(self, state: State, t0: float, t1: float, dt, ts, settings: Settings) -> tuple:
         """The problem of a run, and the method."""
@@ -329,10 +335,10 @@ Declared = Mechanism | DeclaredEquations
 def _counts(system: System, state: State) -> tuple[int, int]:
     """Numbers of position and velocity constraints."""
     find = lambda: constraint_counts(system, state)  # noqa: E731
-    return _of_declaration("counts", system, state, find)
+    return of_declaration("counts", system, state, find)
 
 
-def _of_declaration(what: str, declaration: Any, state: State, find: Callable[[], Any]) -> Any:
+def of_declaration(what: str, declaration: Any, state: State, find: Callable[[], Any]) -> Any:
     """What follows from a declaration and not from its numbers, once for all records."""
     leaves, structure = jax.tree.flatten((declaration, state))
     key = (what, structure, *((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves))

@@ -24,7 +24,6 @@ from jaxdae.identification.losses import Loss
 from jaxdae.identification.uncertainty import median_level, NEGLIGIBLE, Sensitivity
 from jaxdae.reprs import shown
 from jaxdae.systems import State
-from jaxdae.systems.checks import constraint_counts
 from jaxdae.tuning.parametrizations import Interval, is_parametrization
 
 # A chi-square less probable than this says that the model or its noise levels are wrong.
@@ -409,7 +408,7 @@ def _may_be_singular(fit, params, batch) -> bool:
     parts = fit.model.parts(params, member.given)
     if not isinstance(parts, Mechanism):
         return False
-    return sum(constraint_counts(parts.system, member.guess)) > 0
+    return parts.is_constrained(0.0, member.guess)
 
 
 def _of_run(

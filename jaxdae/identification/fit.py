@@ -15,10 +15,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.checks import are_known
 from jaxdae.identification.data import Prior
 from jaxdae.identification.declared import Declared, declared, Settings
 from jaxdae.identification.sensors import Sensors
 from jaxdae.reprs import Module
+from jaxdae.systems.precision import known_array
 from jaxdae.tuning.parametrizations import (
     HurwitzPolynomial,
     Interval,
@@ -231,6 +233,20 @@ def moved(guess, moves: Float[Array, "numbers d"], z: Float[Array, " d"]):
     return unravel(numbers + jnp.asarray(moves, numbers.dtype) @ z)
 
 
+def _like(tree: Any, x: Float[Array, " p"]) -> Any:
+    """The numbers in a tree of arrays; known ones without a program of JAX."""
+    leaves, structure = jax.tree.flatten(tree)
+    ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
+    numbers = np.asarray(x) if are_known(x) else x
+    made = [
+        numbers[first : first + leaf.size].reshape(leaf.shape)
+        for first, leaf in zip(ends, leaves, strict=False)
+    ]
+    array = known_array if are_known(x) else jnp.asarray
+    made = [array(part, leaf.dtype) for part, leaf in zip(made, leaves, strict=True)]
+    return jax.tree.unflatten(structure, made)
+
+
 def _read(channel: Callable, trajectory):
     values = channel(trajectory)
     shape = None if values is None else np.shape(values)
@@ -265,7 +281,7 @@ class Fit(Module):
 
     def split(self, x: Float[Array, " p"]) -> tuple[PyTree, tuple]:
         """Trained arrays, and coordinates of the starts for each batch."""
-        return ravel_pytree(self.like)[1](x)
+        return _like(self.like, x)
 
     def raw(self, x: Float[Array, " p"]) -> Unknowns:
         """What all records share, with its parametrizations."""
@@ -291,7 +307,7 @@ class Fit(Module):
 
     def raw_of_shared(self, shared: Float[Array, " k"]) -> Unknowns:
         """What all records share, with its parametrizations, from these unknowns alone."""
-        return eqx.combine(ravel_pytree(self.like[0])[1](shared), self.frozen)
+        return eqx.combine(_like(self.like[0], shared), self.frozen)
 
     def samples(self) -> Samples:
         """What was measured."""

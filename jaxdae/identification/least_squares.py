@@ -13,6 +13,7 @@ from jaxdae.identification.fit import Fit, Predictions, Samples
 from jaxdae.identification.linearization import (
     evaluate,
     Evaluation,
+    layouts_of,
     linearizations,
     LinearizedFit,
     moved_along,
@@ -110,14 +111,14 @@ def estimate(
         callback: called after each step with the number of steps of each fit.
     """
     evaluation = evaluate(fit, x, values) if begun is None else begun
-    noise = first_noise(fit, counts, robust=loss.robust)
-    pairs = zip(np.asarray(x, float), linearizations(fit, evaluation), strict=True)
+    noise, layouts = first_noise(fit, counts, robust=loss.robust), layouts_of(fit)
+    pairs = zip(np.asarray(x, float), linearizations(fit, evaluation, layouts), strict=True)
     searches = [_Search(fit, counts, at, found, noise, steps, loss) for at, found in pairs]
     made = [_one(evaluation, i) for i in range(len(searches))]
     while any(not s.done for s in searches):
         trials = jnp.asarray(np.stack([s.trial for s in searches]), x.dtype)
         evaluation = evaluate(fit, trials, values)
-        for i, found in enumerate(linearizations(fit, evaluation)):
+        for i, found in enumerate(linearizations(fit, evaluation, layouts)):
             if not searches[i].done and searches[i].take(found, np.asarray(trials[i], float)):
                 made[i] = _one(evaluation, i)
         callback(np.array([s.steps for s in searches]))

@@ -261,32 +261,39 @@ class _Form(NamedTuple):
     runs: tuple[tuple[int, int], ...]
 
 
-def linearizations(fit: Fit, evaluation: Evaluation) -> list[LinearizedFit]:
-    """The residuals of each fit, record by record."""
-    evaluation = jax.tree.map(np.asarray, evaluation._replace(runs=[
-        r._replace(made=None) for r in evaluation.runs
-    ]))  # fmt: skip
+# Records of each form, and what is the same for all of them.
+Layouts = list[tuple[list[_Form], dict[str, Any]]]
+
+
+def layouts_of(fit: Fit) -> Layouts:
+    """Where what was evaluated belongs, which does not depend on its numbers."""
     forms: dict[Any, list[_Form]] = {}
     for experiment, runs in sorted(_runs_by_experiment(fit).items()):
         key = tuple(b for b, _ in runs)
         forms.setdefault(key, []).append(_Form(experiment, tuple(runs)))
     firsts = _first_entries(fit)
-    layouts = [_layout(fit, found, firsts) for found in forms.values()]
-    many = len(evaluation.priors[0])
+    return [(found, _layout(fit, found, firsts)) for found in forms.values()]
+
+
+def linearizations(
+    fit: Fit, evaluation: Evaluation, layouts: Layouts | None = None
+) -> list[LinearizedFit]:
+    """The residuals of each fit, record by record."""
+    evaluation = jax.tree.map(np.asarray, evaluation._replace(runs=[
+        r._replace(made=None) for r in evaluation.runs
+    ]))  # fmt: skip
+    layouts = layouts_of(fit) if layouts is None else layouts
     precision = np.dtype(evaluation.priors[1].dtype)
-    result = []
-    for i in range(many):
-        pairs = zip(forms.values(), layouts, strict=True)
-        result.append(
-            LinearizedFit(
-                [_group(fit, evaluation.runs, i, found, layout) for found, layout in pairs],
-                np.asarray(evaluation.priors[0][i], float),
-                np.asarray(evaluation.priors[1][i], float),
-                fit.unknown_count,
-                precision,
-            )
+    return [
+        LinearizedFit(
+            [_group(fit, evaluation.runs, i, found, layout) for found, layout in layouts],
+            np.asarray(evaluation.priors[0][i], float),
+            np.asarray(evaluation.priors[1][i], float),
+            fit.unknown_count,
+            precision,
         )
-    return result
+        for i in range(len(evaluation.priors[0]))
+    ]
 
 
 def _runs_by_experiment(fit: Fit) -> dict[int, list[tuple[int, int]]]:

@@ -8,8 +8,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
+import scipy.special
 from jaxtyping import Array, Bool, Float
 
+from jaxdae.identification.correlated import robust_errors
 from jaxdae.identification.fit import Fit, Samples
 from jaxdae.identification.least_squares import estimate, repeated
 from jaxdae.identification.linearization import evaluate, linearizations, value_and_jacobian
@@ -18,6 +21,11 @@ from jaxdae.identification.uncertainty import propagated, sensitivity
 
 # Potential scale reductions above this say that the chains have not mixed.
 _MIXED = 1.05
+# Below this part of the largest, variances in units of the classical ones are those of fewer
+# clusters than parameters.
+_FEW_CLUSTERS = 1e-6
+# Degrees of freedom of errors below which a normal spread is too narrow to go without a word.
+_FEW_FREEDOM = 10.0
 
 
 class Posterior(NamedTuple):
@@ -28,12 +36,14 @@ class Posterior(NamedTuple):
         r_hat: potential scale reduction by name [GelmanRubin1992]; near one where chains agree.
         effective: effective number of samples by name.
         divergent: number of divergent trajectories of the sampler.
+        robust: whether the spread is that of the robust errors.
     """
 
     samples: Mapping[str, Float[np.ndarray, "chains samples"]]
     r_hat: Mapping[str, float]
     effective: Mapping[str, float]
     divergent: int
+    robust: bool = False
 
     def summary(self) -> str:
         """Means, deviations and diagnostics, one line for each parameter."""
@@ -42,7 +52,8 @@ class Posterior(NamedTuple):
             f"effective samples {self.effective[name]:.0f}"
             for name, x in self.samples.items()
         ]
-        return "\n".join([*lines, f"divergent trajectories: {self.divergent}"])
+        spread = ["spread by robust errors"] if self.robust else []
+        return "\n".join([*lines, f"divergent trajectories: {self.divergent}", *spread])
 
 
 def posterior(
@@ -52,6 +63,7 @@ def posterior(
     warmup: int = 500,
     chains: int = 4,
     key: Array | None = None,
+    robust: bool | None = None,
 ) -> Posterior:
     r"""Sample the posterior of the parameters by NUTS [HoffmanGelman2014].
 
@@ -60,24 +72,39 @@ def posterior(
     coordinates in which the least-squares estimate has unit covariance, so that nearly normal
     posteriors are spheres.
 
+    That is the density of independent noise. Where the noise of neighbouring samples is correlated,
+    samples `x` of it become
+
+        x* = x_hat + L S L^{-1} (x - x_hat),    L L^T = C,    L S S L^T = R,
+
+    `C` being the classical and `R` the robust covariance of what all records share, in
+    unconstrained numbers, and `S` symmetric: the open-faced sandwich [Shaby2014], here the same as
+    an adjustment of the curvature of the density [RibatetCooleyDavison2012]. Nearly normal
+    posteriors then cover what intervals by robust errors do [Muller2013]. Where clusters of samples
+    are fewer than parameters, `R` has the classical correlations.
+
     Args:
         identification: what `identify` returned.
         samples: kept, of each chain.
         warmup: first samples of each chain, in which the sampler adapts; not kept.
         chains: number of chains.
         key: random key; by default `jax.random.key(0)`.
+        robust: whether the spread is that of the robust errors; by default where
+            `Identification.standard_errors` are the robust ones.
 
     Returns:
         `Posterior`.
 
     Warns:
-        RuntimeWarning: where chains have not mixed, or trajectories diverge; and where differences
-            from the model are correlated, with the factor by which the density is too narrow.
+        RuntimeWarning: where chains have not mixed, or trajectories diverge; with `robust=False`
+            where differences from the model are correlated, with the factor by which the density is
+            too narrow; and where robust errors have few degrees of freedom, with the part that
+            95 % of the samples cover.
 
     Raises:
         ImportError: without blackjax, which the extra `bayes` installs.
-        ValueError: where a direction is not identifiable, the record was divided, or the fit has
-            another loss than squares.
+        ValueError: where a direction is not identifiable, the record was divided, the fit has
+            another loss than squares, or robust errors that are asked for are not known.
     """
     try:
         import blackjax
@@ -86,15 +113,20 @@ def posterior(
             "posterior: blackjax is not installed; install the extra, pip install 'jaxdae[bayes]'."
         ) from error
     _check(identification, samples, warmup, chains)
-    _warn_of_correlation(identification)
-    task, x, noise = identification.problem
-    run = _sampler(blackjax, task.fit, x, noise, samples, warmup)
+    robust = bool(identification.correlated) if robust is None else robust
+    if robust:
+        _check_robust_errors(identification)
+    else:
+        _warn_of_correlation(identification)
+    fit, x, noise = identification.problem[0].fit, *identification.problem[1:]
+    root, spread = _coordinates(identification, robust=robust)
+    run = _sampler(blackjax, fit, x, noise, root, spread, samples, warmup)
     keys = jax.random.split(jax.random.key(0) if key is None else key, chains)
     drawn, divergent = jax.jit(jax.vmap(run))(keys)
     by_name = dict(zip(identification.names, np.moveaxis(np.asarray(drawn), 2, 0), strict=True))
     r_hat = {n: _diagnosed(blackjax, "potential_scale_reduction", v) for n, v in by_name.items()}
     size = {n: _diagnosed(blackjax, "effective_sample_size", v) for n, v in by_name.items()}
-    result = Posterior(by_name, r_hat, size, int(np.sum(np.asarray(divergent))))
+    result = Posterior(by_name, r_hat, size, int(np.sum(np.asarray(divergent))), robust)
     worst = max(r_hat, key=lambda name: np.nan_to_num(r_hat[name]))
     if r_hat[worst] > _MIXED:
         warnings.warn(
@@ -149,20 +181,71 @@ def _warn_of_correlation(identification: Identification) -> None:
         f"posterior: neighbouring differences from the model are correlated ({', '.join(found)}), "
         "and the density is that of independent noise: it is too narrow, of "
         f"{identification.names[most]} by a factor of {factors[most]:.2g}, robust by classical "
-        "standard error. Take `identification.intervals()`, or samples further apart.",
+        "standard error. Take `robust=True`, or samples further apart.",
         RuntimeWarning,
         stacklevel=3,
     )
 
 
-def _sampler(blackjax: Any, fit: Fit, x, noise, samples: int, warmup: int):
+def _check_robust_errors(identification: Identification) -> None:
+    """Errors that are known, and a word where they are those of few degrees of freedom."""
+    if not np.isfinite(identification.robust_errors).all():
+        raise ValueError(
+            "posterior: robust=True, but robust errors are not known: no channel has 20 pairs of "
+            "neighbouring samples. Leave it out, or give more samples."
+        )
+    if not identification.correlated:
+        return
+    k = int(np.argmin(identification.error_freedom))
+    freedom = float(identification.error_freedom[k])
+    if freedom < _FEW_FREEDOM:
+        covered = 1 - 2 * scipy.special.stdtr(freedom, scipy.special.ndtri(0.025))
+        warnings.warn(
+            f"posterior: the robust error of {identification.names[k]} has {freedom:.2g} degrees "
+            f"of freedom: 95 % of the samples cover {100 * covered:.0f} %. More records have more; "
+            "`identification.intervals()` are as wide as they have to be.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _coordinates(identification: Identification, *, robust: bool) -> tuple[np.ndarray, np.ndarray]:
+    """From coordinates of unit covariance to changes of the unknowns, in the density and after."""
+    task, x, noise = identification.problem
+    fit, units = task.fit, task.fit.units(np.asarray(x))
+    found = linearizations(fit, evaluate(fit, x[None], repeated(fit.samples(), 1)))[0]
+    weighted = found.weighted(np.asarray(noise), 1.0)
+    covariance = sensitivity(weighted, units).covariance
+    root = np.linalg.cholesky(covariance)
+    if not robust:
+        return root, root
+    k = fit.shared_count
+    worst = max(one.correlation for one in identification.autocorrelation.values())
+    of_shared = robust_errors(weighted, units, np.eye(k), covariance[:k, :k], worst)
+    # The first rows of a triangular root are those of what records share.
+    top, inner = root[:k, :k], of_shared.covariance
+    sizes, axes = _whitened(top, inner)
+    if sizes[0] <= _FEW_CLUSTERS * sizes[-1]:
+        wider = of_shared.errors / np.sqrt(np.diagonal(covariance)[:k])
+        sizes, axes = _whitened(top, covariance[:k, :k] * np.outer(wider, wider))
+    stretched = root[:, :k] @ (axes * np.sqrt(np.maximum(sizes, 0.0))) @ axes.T
+    return root, np.concatenate([stretched, root[:, k:]], axis=1)
+
+
+def _whitened(top: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and eigenvectors of a covariance in units of that with a triangular root."""
+    half = scipy.linalg.solve_triangular(top, covariance, lower=True)
+    inner = scipy.linalg.solve_triangular(top, half.T, lower=True)
+    return np.linalg.eigh((inner + inner.T) / 2)
+
+
+def _sampler(
+    blackjax: Any, fit: Fit, x, noise, root: Any, spread: Any, samples: int, warmup: int
+):  # fmt: skip
     """From a random key to samples of one chain."""
     values = fit.samples()
     residuals = lambda x: fit.residuals(x, values, noise)  # noqa: E731
-    found = linearizations(fit, evaluate(fit, x[None], repeated(values, 1)))[0]
-    weighted = found.weighted(np.asarray(noise), 1.0)
-    covariance = sensitivity(weighted, fit.units(np.asarray(x))).covariance
-    root = jnp.asarray(np.linalg.cholesky(covariance), x.dtype)
+    root, spread = jnp.asarray(root, x.dtype), jnp.asarray(spread, x.dtype)
     density = _density(lambda z: residuals(x + root @ z))
 
     def chain(key):
@@ -174,7 +257,7 @@ def _sampler(blackjax: Any, fit: Fit, x, noise, samples: int, warmup: int):
 
         def step(state, key):
             state, info = kernel.step(key, state)
-            return state, (fit.values(x + root @ state.position), info.is_divergent)
+            return state, (fit.values(x + spread @ state.position), info.is_divergent)
 
         return jax.lax.scan(step, state, jax.random.split(third, samples))[1]
 

@@ -35,7 +35,7 @@ from jaxdae.identification.uncertainty import (
     SampleCounts,
 )
 from jaxdae.systems import State, Variables
-from jaxdae.systems.precision import in_dtype
+from jaxdae.systems.precision import in_dtype, known_array
 from jaxdae.tuning.parametrizations import is_parametrization, resolve, trainable
 
 # Runs of one batch take as many fixed steps; one this much longer than another has its own.
@@ -295,10 +295,12 @@ def _intervals(
 def _with_sensors(free: Freedom, sensors: Sensors, *, first: bool) -> Freedom:
     """With offsets and scales of sensors as further coordinates, guessed in the first interval."""
     own = sensors.own
+    if not own:
+        return free
     known = np.diag([1.0 / x.sigma if first else 0.0 for x in own.values()])
     block = scipy.linalg.block_diag
     moves, prior = block(free.moves, np.eye(len(own))), block(free.prior, known)
-    return Freedom(moves, prior, [*free.names, *own], len(own)) if own else free
+    return Freedom(moves, prior, [*free.names, *own], len(own))
 
 
 def samples_of(experiment: Experiment, at: np.ndarray, channels) -> tuple[np.ndarray, np.ndarray]:
@@ -421,6 +423,11 @@ def _fit_together(one: Piece, other: Piece) -> bool:
     return eqx.tree_equal(*shapes) is True
 
 
+def _stacked(arrays: Sequence, dtype) -> Array:
+    """Arrays of all runs, without a program of JAX."""
+    return known_array(np.stack([np.asarray(x) for x in arrays]), dtype)
+
+
 def batch_of(group: list[Piece], dt: float | None) -> Batch:
     """Runs of one kind as one batch, with fixed steps of `dt` at most or adaptive ones."""
     origin = np.array([x.origin for x in group])
@@ -431,10 +438,10 @@ def batch_of(group: list[Piece], dt: float | None) -> Batch:
     channels = range(group[0].weights.shape[0])
     seen = [c for c in channels if any(x.weights[c].any() for x in group)]
     pad = lambda x: np.pad(x[seen], ((0, 0), (0, most - x.shape[1])))  # noqa: E731
-    stack = lambda xs: jnp.stack([jnp.asarray(x, jnp.result_type(float)) for x in xs])  # noqa: E731
+    stack = lambda xs: _stacked([*xs], jnp.result_type(float))  # noqa: E731
     arrays = [eqx.filter(x.given, eqx.is_array) for x in group]
     given = eqx.combine(
-        jax.tree.map(lambda *xs: jnp.stack(xs), *arrays),
+        jax.tree.map(lambda *xs: _stacked(xs, xs[0].dtype), *arrays),
         eqx.filter(group[0].given, eqx.is_array, inverse=True),
     )
     i = int(np.argmax(end - start))

@@ -5,11 +5,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, PyTree
 
+from jaxdae.compiled import BRIEFLY, jit
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.identification.correlated import (
     Autocorrelation,
@@ -30,6 +33,7 @@ from jaxdae.identification.least_squares import (
     Ended,
     NOISE_TOLERANCE,
 )
+from jaxdae.identification.linearization import value_and_jacobian
 from jaxdae.identification.preparation import Piece, Task
 from jaxdae.identification.steepness import SteepFriction
 from jaxdae.identification.uncertainty import open_entries, propagated, round_off
@@ -384,7 +388,9 @@ def identification(
     units = fit.units(np.asarray(x))[kept]
     singular = _singularities(task, x, made, guessed, raw_names_of(params), experiments)
     data = _data(task, made, ended, experiments)
-    slopes = np.asarray(jax.jacfwd(fit.values)(x), float)
+    values, by_shared = _values_and_slopes(fit.split(x)[0], fit.frozen)
+    slopes = np.zeros((by_shared.shape[0], x.size))
+    slopes[:, : fit.shared_count] = by_shared
     covariance, errors = propagated(found, slopes[:, kept])
     correlation = autocorrelation_of(data, len(errors), _exact(task, ended), task.loss)
     robust = _robust(
@@ -415,7 +421,7 @@ def identification(
         params=resolve(raw.params),
         raw=raw.params,
         names=names,
-        values=np.asarray(fit.values(x)),
+        values=np.asarray(values),
         initial_values=np.asarray(values_of(params)),
         priors={names[int(k)]: Prior(float(mean), float(sigma)) for k, mean, sigma in priors},
         standard_errors=robust.errors if correlated else errors,
@@ -455,6 +461,13 @@ def identification(
         wall_seconds=0.0,
         problem=(task, x, jnp.asarray(ended.noise)),
     )
+
+
+@jit(options=BRIEFLY)
+def _values_and_slopes(trained, frozen):
+    """Estimated numbers, and their derivatives by the unknowns that all records share."""
+    shared, back = ravel_pytree(trained)
+    return value_and_jacobian(lambda x: values_of(eqx.combine(back(x), frozen)), shared)
 
 
 def _exact(task: Task, ended: Ended) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.identification.data import Experiment, label
-from jaxdae.identification.declared import Mechanism
+from jaxdae.identification.declared import Mechanism, of_declaration
 from jaxdae.identification.fit import MeasurementModel, Runs
 from jaxdae.reprs import shown
 from jaxdae.systems import evaluate
@@ -58,10 +58,10 @@ def steep_friction(task: Any, x, made, experiments: Sequence[Experiment]) -> Ste
         return None
     worst: SteepFriction | None = None
     for batch, found in zip(task.fit.batches, made, strict=True):
-        parts = task.fit.model.parts(task.fit.params(x), batch.member(batch.runs, 0).given)
+        unknowns, states = task.fit.params(x), found.states
+        parts = task.fit.model.parts(unknowns, batch.member(batch.runs, 0).given)
         if not isinstance(parts, Mechanism) or not _saturates(parts, found):
             continue
-        unknowns, states = task.fit.params(x), found.states
         rates = np.asarray(_rates(task.fit.model, unknowns, batch.runs, states.q, states.w))
         k = int(np.argmax(rates))
         if rates[k] * step > _STABLE and (worst is None or rates[k] > worst.rate):
@@ -73,11 +73,16 @@ def steep_friction(task: Any, x, made, experiments: Sequence[Experiment]) -> Ste
 def _saturates(parts: Mechanism, found) -> bool:
     if parts.controller is not None and not callable(parts.controller):
         return False
-    q, w = found.states.q[0, 0], found.states.w[0, 0]
-    force = lambda v: parts.system.force(0.0, q, v, w, _input(parts, q, v, w))  # noqa: E731
-    loss = lambda v: parts.system.dissipation(0.0, q, v)  # noqa: E731
-    names = {x for f in (force, loss) for x in _primitives(jax.make_jaxpr(f)(q * 0).jaxpr)}
-    return bool(names & _SATURATING)
+    state = jax.tree.map(lambda x: x[0, 0], found.states)
+    q, w = state.q, state.w
+
+    def find() -> bool:
+        force = lambda v: parts.system.force(0.0, q, v, w, _input(parts, q, v, w))  # noqa: E731
+        loss = lambda v: parts.system.dissipation(0.0, q, v)  # noqa: E731
+        names = {x for f in (force, loss) for x in _primitives(jax.make_jaxpr(f)(q * 0).jaxpr)}
+        return bool(names & _SATURATING)
+
+    return of_declaration("saturates", (parts.system, parts.controller), state, find)
 
 
 def _input(parts: Mechanism, q, v, w):

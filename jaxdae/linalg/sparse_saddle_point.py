@@ -85,19 +85,21 @@ class SparseSaddlePoint:
     Regular mass matrix, block-diagonal up to the order of the coordinates (a block is a *body*),
     and independent constraints, as for `FullRankSolve`. The work is linear in the number of bodies
     for chains, trees and closed loops of them. Patterns are rows and columns of the entries that
-    may be nonzero, shape `(2, k)`.
+    may be nonzero, shape `(2, k)`; `name` is what messages call `M`.
 
     Raises:
-        ValueError: when the mass matrix couples more than `ELIMINATION_LIMIT` coordinates.
+        ValueError: when `M` couples more than `ELIMINATION_LIMIT` coordinates.
     """
 
-    def __init__(self, mass: np.ndarray, jac: np.ndarray, n: int, c: int):
+    def __init__(
+        self, mass: np.ndarray, jac: np.ndarray, n: int, c: int, name: str = "the mass matrix"
+    ):
         self.n, self.c = n, c
         bodies = connected_parts(mass, n)
         largest = max(map(len, bodies), default=0)
         if largest > ELIMINATION_LIMIT:
             raise ValueError(
-                f"the mass matrix couples {largest} coordinates with each other, and its inverse "
+                f"{name} couples {largest} coordinates with each other, and its inverse "
                 f"is dense; the sparse solve is for bodies of up to {ELIMINATION_LIMIT} "
                 "coordinates each, coupled by constraints. Use coordinates of each body by itself, "
                 "or Multipliers."

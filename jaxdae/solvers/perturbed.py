@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.derivatives.perturbation import (
+    excited,
     perturbation,
     stopped,
     with_error_of_perturbation,
@@ -54,6 +55,8 @@ class PerturbedSteps(AbstractAroundSolver):
         flat = with_error_of_perturbation(
             flat, before, end, (moved_error, moved, after), self.controller
         )
+        if isinstance(_innermost(self.solver), diffrax.AbstractERK):
+            after = excited(before, end, (moved, after), self.controller)
         error = (unravel(flat), *counts) if counts else unravel(flat)
         return y1, error, dense, (own, after), result
 
@@ -71,8 +74,6 @@ class PerturbedSteps(AbstractAroundSolver):
             return (ravel_pytree(made[0])[0], ravel_pytree(error)[0]), made
 
         _, (after, error), made = jax.jvp(ends, (flat,), (moved,), has_aux=True)
-        if isinstance(_innermost(solver), diffrax.AbstractERK):
-            after = after + (t1 - t0) * perturbation(flat.size, flat.dtype)
         return made, stopped((after, error))
 
 

@@ -325,19 +325,26 @@ def _inertia(system: System, t, q, v):
     return jax.vmap(times)(_basis(v)), inertial
 
 
-def inertia_map(system: System, t, q, v) -> tuple[Callable, Float[Array, " n"]]:
-    """`M` as the map `e -> M e`, from the energy, and the inertial force `(n,)`."""
+def inertia_map(
+    system: System, t, q, v, lifted: Callable | None = None
+) -> tuple[Callable, Float[Array, " n"]]:
+    """`M` as the map `e -> M e`, from the energy, and the inertial force `(n,)`.
+
+    `lifted` is that of `frame_force`.
+    """
     p_of = jax.grad(system.kinetic_energy, argnums=2)
     dT_dq = _kinetic_force(system, t, q, v)
     # The columns of M and the rate of p along the motion are tangents of one linearization.
     _, tangent = jax.linearize(p_of, t, q, v)
     p_dot = tangent(*along_motion(system, t, q, v), jnp.zeros_like(v))
-    inertial = dT_dq - p_dot + _of_frame(system, t, q, v)
+    inertial = dT_dq - p_dot + _of_frame(system, t, q, v, lifted)
     return lambda e: tangent(jnp.zeros_like(t), jnp.zeros_like(q), e), inertial
 
 
-def _of_frame(system: System, t, q, v) -> Float[Array, " n"] | float:
-    return frame_force(system, t, q, v, momentum(system, t, q, v)) if has_rate(system) else 0.0
+def _of_frame(system: System, t, q, v, lifted=None) -> Float[Array, " n"] | float:
+    if not has_rate(system):
+        return 0.0
+    return frame_force(system, t, q, v, momentum(system, t, q, v), lifted)
 
 
 def position_rate(system: System, t, q, v) -> Float[Array, " m"]:

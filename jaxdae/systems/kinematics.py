@@ -1,5 +1,7 @@
 """Coordinates and velocities: rates, their inverse, and what they make of the inertial forces."""
 
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.checks import are_known
-from jaxdae.systems.base import System
+from jaxdae.systems.base import Labels, System
 
 # Steps of the flow by which coordinates move where velocities are not their rates.
 _FLOW_STEPS = 4
@@ -28,20 +30,21 @@ def has_rate(system: Any) -> bool:
     return not (isinstance(same, property) and bool(system.velocities_are_rates))
 
 
-def refuse_rates(system: Any, who: str, instead: str = "") -> None:
-    """Refuse a system whose velocities are not rates of its coordinates.
+def refuse_rates(system: Any, controller: Any) -> None:
+    """Refuse a controller that takes velocities for rates where a system has others.
+
+    It has no system from which to know the rates of what it controls.
 
     Args:
         system: the declaration.
-        who: needs such velocities.
-        instead: what to do with others, a clause.
+        controller: `u = controller(t, q, v, w)`; its `takes_rates` is false where it needs rates.
     """
-    if has_rate(system):
-        declare = "declare it in velocities that are rates, as on hinges and slides"
-        remedy = f"{instead}, or {declare}" if instead else declare
+    if has_rate(system) and not getattr(controller, "takes_rates", True):
         raise ValueError(
-            f"{who} takes velocities for rates of coordinates, and {type(system).__name__} "
-            f"declares others by `rate`. {remedy[0].upper()}{remedy[1:]}."
+            f"{type(controller).__name__} takes velocities for rates of coordinates, and "
+            f"{type(system).__name__} declares others by `rate`. Give a law of (t, q, v, w) that "
+            "needs no rates, or declare the system in velocities that are rates, as on hinges and "
+            "slides."
         )
 
 
@@ -98,6 +101,24 @@ def velocity_count(system, t, q) -> int:
     )
 
 
+def at_rest(system, t, q):
+    """Velocities of a system at rest, zeros; as many as it has."""
+    return jnp.zeros(velocity_count(system, t, q), q.dtype)
+
+
+def velocity_labels(system: System, count: int) -> Labels:
+    """Labels whose coordinates are as many as velocities, `count`, and have the names of these.
+
+    Where velocities are rates of coordinates they have the names of the coordinates.
+    """
+    labels = system.labels()
+    if not has_rate(system):
+        return labels
+    given = labels.velocities
+    names = tuple(given[i] if i < len(given) else f"v{i + 1}" for i in range(count))
+    return dataclasses.replace(labels, coordinates=names)
+
+
 def moved(system, t, q, change):
     """Coordinates moved by a change of position that velocities describe.
 
@@ -130,18 +151,21 @@ def generalized_force(system, t, q, v, gradient):
     return jax.vjp(partial(coordinate_rate, system, t, q), v)[1](gradient)[0]
 
 
-def frame_force(system, t, q, v, momentum):
+def frame_force(system, t, q, v, momentum, lifted: Callable | None = None):
     r"""Inertial force of velocities that are not rates: the terms of Boltzmann and Hamel.
 
     Virtual displacements `dq = N eta` vary the velocities by `eta' + C eta` with
     `C eta = N^+ (dN/dt eta - (dN/dq N eta) v)`, `dN/dt` along the motion, so that the momentum `p`
     adds `C^T p` to the forces (d'Alembert's principle; for constant `C` Euler's equations).
+    `lifted` is the map `p -> N^+^T p`, by dense matrices where it is not given.
     """
     if not has_rate(system):
         return jnp.zeros_like(v)
-    frame = _frame(system, t, q)
-    # N^+^T p: the left inverse, transposed.
-    weights = frame @ jnp.linalg.solve(frame.T @ frame, momentum)
+    if lifted is None:
+        frame = _frame(system, t, q)
+        weights = frame @ jnp.linalg.solve(frame.T @ frame, momentum)
+    else:
+        weights = lifted(momentum)
 
     def power(eta):
         along = along_motion(system, t, q, v)

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxdae
 from jaxdae.analysis import (
     characteristic_matrix,
     equilibrium,
@@ -80,3 +81,49 @@ def test_a_force_that_carries_the_weight_loses_nothing(bead):
 def test_a_velocity_constraint_is_refused(knife):
     with pytest.raises(ValueError, match="has 1 velocity constraints"):
         characteristic_matrix(knife, equilibrium(knife, jnp.zeros(3)))
+
+
+class Aslant(jaxdae.System):
+    """A body on a quaternion, a rod from its centre of mass to the origin, that a spring holds.
+
+    Drag, and a force that turns with it; 7 coordinates, 6 velocities, 3 equations.
+    """
+
+    def rate(self, t, q, v):
+        e, u, w = q[3], q[4:], v[3:]
+        return jnp.concatenate([v[:3], -(u @ w)[None] / 2, (e * w + jnp.cross(u, w)) / 2])
+
+    def seen(self, q, x):
+        e, u = q[3], q[4:]
+        return x + 2 * jnp.cross(u, jnp.cross(u, x) + e * x)
+
+    def kinetic_energy(self, t, q, v):
+        return 0.75 * v[:3] @ v[:3] + 0.5 * jnp.array([1.0, 2.0, 3.5]) @ v[3:] ** 2
+
+    def potential_energy(self, t, q):
+        aside = self.seen(q, jnp.array([0.5, 0.0, 0.0])) - jnp.array([0.5, 0.1, -0.2])
+        return 1.5 * 9.81 * q[2] + 3 * aside @ aside
+
+    def dissipation(self, t, q, v):
+        return 0.2 * v[3:] @ v[3:] + 0.1 * v[3] ** 2
+
+    def force(self, t, q, v, w, u):
+        turning = 0.3 * v[4] * jnp.array([1.0, 0.0, -1.0])
+        push = turning + 0.2 * self.seen(q, jnp.array([1.0, 0.0, 0.4]))
+        return jnp.concatenate([jnp.array([2.0, 1.0, 0.0]), push])
+
+    def position_constraints(self, t, q):
+        return q[:3] - self.seen(q, jnp.array([0.0, 0.0, 0.8]))
+
+
+@pytest.mark.slow
+def test_roots_of_a_body_on_a_ball_are_those_of_the_linearized_motion():
+    """In local coordinates, whichever of them are independent."""
+    system = Aslant()
+    eq = equilibrium(system, [0.1, 0.05, -0.79, 0.02, 0.99, 0.1, 0.0])
+    expected = np.sort_complex(spectrum(linearize(system, eq)).others)
+    for independent in (("v4", "v5", "v6"), ("v1", "v2", "v6")):
+        parts = characteristic_matrix(system, eq, independent=independent)
+        # Two derivations, eigenvalues of order one.
+        np.testing.assert_allclose(np.sort_complex(parts.roots()), expected, atol=1e-10)
+        assert np.abs(parts.C_B).max() > 1.0

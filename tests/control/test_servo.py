@@ -9,7 +9,13 @@ from scipy.linalg import expm
 
 import jaxdae
 from helpers.systems import Actuated, Bead, Forced
-from jaxdae.control import CoupledGains, HurwitzGains, ServoConstraint
+from jaxdae.control import (
+    CoupledGains,
+    Feedforward,
+    HurwitzGains,
+    motion_derivatives,
+    ServoConstraint,
+)
 from jaxdae.diagnosis.failure import describe_failure
 from jaxdae.models.mirror import AdaptiveMirror, voltage
 from jaxdae.solvers import RK4
@@ -275,3 +281,46 @@ def tip(t, q, v):
 
 def _parts(state):
     return state.q, state.v, state.w
+
+
+class Steered(jaxdae.System):
+    """A body on a quaternion, with angular velocities, turned by torques about its axes."""
+
+    def rate(self, t, q, v):
+        e, u = q[0], q[1:]
+        return jnp.concatenate([-(u @ v)[None], e * v + jnp.cross(u, v)]) / 2
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * jnp.array([1.0, 2.0, 3.5]) @ v**2
+
+    def force(self, t, q, v, w, u):
+        return jnp.zeros(3) if u is None else u
+
+
+def turning(t):
+    """A motion on the unit sphere."""
+    x = jnp.stack([jnp.cos(t), 0.3 * jnp.sin(2 * t), 0.5 * t, jnp.sin(t)])
+    return x / jnp.sqrt(x @ x)
+
+
+@pytest.mark.slow
+def test_a_body_is_steered_in_velocities_that_are_not_rates():
+    """The error of the quaternion decays as promised, and inverse dynamics has the same torques."""
+    system, (K_D, K_P) = Steered(), (9.0, 20.0)
+    program = lambda t, q, v: q[1:] - turning(t)[1:]  # noqa: E731
+    start = jaxdae.State([1.0, 0.05, -0.03, 0.02] / np.sqrt(1.0038), [0.1, 0.2, 0.3])
+    servo = ServoConstraint(
+        program, HurwitzGains(jnp.array([K_P, K_D])), system=system,
+        formulation=FREE, sample=start, degrees=(2, 2, 2),
+    )  # fmt: skip
+    run = jaxdae.simulate(system, FREE, start, t1=1.0, dt=5e-3, solver=RK4(), controller=servo)
+    y = np.stack(servo.perturbations(0.0, start.q, start.v, start.w))
+    flow = np.array([[0.0, 1.0], [-K_P, -K_D]])
+    for i in (50, 200):
+        wanted = expm(flow * float(run.ts[i])) @ y.T
+        found = np.asarray(run.q[i, 1:] - turning(run.ts[i])[1:])
+        # RK4 with 200 steps.
+        np.testing.assert_allclose(found, wanted[0], atol=1e-7)
+    ahead = Feedforward(system, turning, controls=3)
+    q, v, _ = motion_derivatives(turning, 0.4, system)
+    np.testing.assert_allclose(ahead(0.4), servo(jnp.array(0.4), q, v, jnp.zeros(0)), atol=1e-11)

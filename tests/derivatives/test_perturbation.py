@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.derivatives.perturbation import perturbation, tolerances, with_error_of_perturbation
+from jaxdae.derivatives.perturbation import (
+    excited,
+    perturbation,
+    tolerances,
+    with_error_of_perturbation,
+)
 
 FORMULATION = jaxdae.Multipliers(jaxdae.Baumgarte(1.0))
 RATE, END = 20.0, 3.0
@@ -88,12 +93,14 @@ def test_a_perturbation_that_dies_out_is_not_amplified():
     """An explicit method beyond its limit of stability: `exp(-1000 t)`, not growth without end."""
     stiff = Oscillator(rate=jnp.array(100.0), damping=jnp.array(500.0))
     how: dict[str, Any] = {"t1": 1.0, "backend": "native"}
-    by_start = jax.jacrev(lambda x: end(x, stiff, **how)[0])(jnp.zeros(2))
+    by_start, steps = jax.jacrev(lambda x: end(x, stiff, **how), has_aux=True)(jnp.zeros(2))
     # The slow mode, of rate 10.1, is left; a unit of velocity is a thousandth of one of position.
     slow, fast = (500 - np.sqrt(500.0**2 - 100.0**2)), (500 + np.sqrt(500.0**2 - 100.0**2))
     kept = np.exp(-slow) / (fast - slow)
     exact = kept * np.array([[fast, 1.0], [-slow * fast, -slow]])
     np.testing.assert_allclose(by_start, exact, atol=1e-8)
+    # Steps of Dopri8 decay for `-6 < h lambda < 0`: these are not much shorter.
+    assert fast / 6 / 2 < steps < 2.5 * fast / 6
 
 
 def test_members_have_their_own_steps_and_one_that_fails_is_alone():
@@ -122,9 +129,19 @@ def test_backward_in_time_and_second_derivatives():
     np.testing.assert_allclose(second, -0.0025 * np.cos(RATE), atol=1e-7)
 
 
-def test_steps_that_a_gradient_needs_and_does_not_get_are_an_error():
-    with pytest.raises(RuntimeError, match="maximum number of solver steps was reached"):
-        jax.grad(lambda x: end(x, max_steps=20)[0].sum())(jnp.zeros(2))
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"max_steps": 20}, "maximum number of solver steps was reached, max_steps = 20"),
+        ({"dtmin": 0.1, "force_dtmin": False}, "minimum step size was reached.*smaller dtmin"),
+    ],
+)
+def test_steps_that_a_gradient_needs_and_does_not_get_are_an_error(how, words):
+    """The run itself, at rest, has fewer and longer steps."""
+    limits = {x: how.pop(x) for x in ("dtmin", "force_dtmin") if x in how}
+    control = diffrax.PIDController(rtol=1e-8, atol=1e-8, **limits)
+    with pytest.raises(RuntimeError, match=f"(?s){words}.*differentiated suit its derivatives"):
+        jax.grad(lambda x: end(x, stepsize_controller=control, **how)[0].sum())(jnp.zeros(2))
 
 
 def test_saved_steps_and_their_derivatives_are_of_one_run():
@@ -164,6 +181,26 @@ def test_the_error_is_the_larger_one_in_units_of_the_state():
     nothing = tuple(np.full(2, np.nan) for _ in range(3))
     found = with_error_of_perturbation(error, before, after, nothing, control)
     np.testing.assert_array_equal(found, error)
+
+
+def test_an_absolute_tolerance_is_one_of_large_states():
+    """A metre in a million kilometres is no tolerance of a perturbation of size one."""
+    control = diffrax.PIDController(rtol=1e-7, atol=1.0)
+    before = after = np.array([1e9, 0.0])
+    moved = np.array([1e-6, 1e-6]), np.ones(2), np.ones(2)
+    found = with_error_of_perturbation(np.zeros(2), before, after, moved, control)
+    # Ten times `1e-7`, of which the state has 101; a thousandth of `1e-3`, of which it has 1.
+    np.testing.assert_allclose(found, [1010.0, 1e-3], rtol=1e-12)
+
+
+def test_a_perturbation_that_is_moved_stays_within_bounds():
+    """Moved by a part of its size in each of many steps it would grow beyond all numbers."""
+    control = diffrax.PIDController(rtol=1e-3, atol=1e-3)
+    still = jnp.zeros(2, jnp.float32)
+    once = lambda _, moved: excited(still, still, (moved, moved), control)  # noqa: E731
+    # Without bounds this would be `(1 + 0.01 g)^30000`, beyond single precision.
+    moved = jax.lax.fori_loop(0, 30000, once, still + 1)
+    assert 1e-3 < jnp.abs(moved).max() < 2e6
 
 
 def test_controllers_without_tolerances_choose_as_they_do():

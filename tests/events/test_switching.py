@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 import jaxdae
 from jaxdae import SimulationError
@@ -419,6 +420,55 @@ COUPLED: dict[str, Any] = {
     "hold": {"coupling": jaxdae.Event(meet, name="meet")},
     "release": {"coupling": jaxdae.Event(late, direction=1, name="part")},
 }
+
+
+class Dropped(jaxdae.System):
+    """A body on a quaternion and angular velocities, with a corner above the ground.
+
+    Args:
+        corner: in axes of the body, from its centre of mass.
+    """
+
+    corner: tuple[float, ...] = (0.3, 0.1, -0.5)
+
+    def rate(self, t, q, v):
+        e, u, w = q[3], q[4:], v[3:]
+        return jnp.concatenate([v[:3], -(u @ w)[None] / 2, (e * w + jnp.cross(u, w)) / 2])
+
+    def kinetic_energy(self, t, q, v):
+        return 0.75 * v[:3] @ v[:3] + 0.5 * jnp.array(INERTIA) @ v[3:] ** 2
+
+    def potential_energy(self, t, q):
+        return 1.5 * 9.81 * q[2]
+
+    def position_constraints(self, t, q):
+        e, u, x = q[3], q[4:], jnp.array(self.corner)
+        return (q[:3] + x + 2 * jnp.cross(u, jnp.cross(u, x) + e * x))[2:]
+
+
+INERTIA = (0.1, 0.2, 0.25)
+
+
+@pytest.mark.slow
+def test_a_corner_of_a_tumbling_body_hits_the_ground():
+    """Newton's law for a body by hand, in axes of space, where velocities are no rates."""
+    tilt = np.array([np.cos(0.3), np.sin(0.3), 0.0, 0.0])
+    v = np.array([0.3, 0.0, -2.5, 0.4, -0.3, 2.0])
+    made = jaxdae.switching(
+        Dropped(), LAW, jaxdae.State([0.0, 0.0, 1.0, *tilt], v), unilateral=0, restitution=0.5
+    )
+    turn = Rotation.from_quat(np.roll(tilt, -1))
+    arm, turned, up = turn.apply(Dropped().corner), turn.as_matrix(), np.array([0.0, 0.0, 1.0])
+    q = jnp.array([0.0, 0.0, -arm[2], *tilt, 0.0])
+    reset: Any = made.events[0].reset
+    _, after, _ = eqx.filter_jit(reset)(jnp.array(0.2), q, jnp.array(v), jnp.zeros(0))
+    mobility = turned @ np.diag(1 / np.array(INERTIA)) @ turned.T
+    give = 1 / 1.5 + up @ np.cross(mobility @ np.cross(arm, up), arm)
+    rate = v[2] + np.cross(turn.apply(v[3:]), arm)[2]
+    push = -1.5 * rate / give * up
+    np.testing.assert_allclose(after[:3], v[:3] + push / 1.5, atol=1e-12)
+    spun = turn.inv().apply(mobility @ np.cross(arm, push))
+    np.testing.assert_allclose(after[3:], v[3:] + spun, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -137,6 +137,106 @@ def test_odd_names_are_written_so_that_importers_read_them(tmp_path, target):
     np.testing.assert_allclose(rows, states_of(run)[1:], rtol=0, atol=1e-13)
 
 
+class Coupled(jaxdae.System):
+    """`q'' = u - K q`, by a matrix that need not be symmetric.
+
+    Args:
+        matrix: stiffness [N/m].
+    """
+
+    matrix: jax.Array
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        return u - self.matrix @ q
+
+
+MATRIX = jnp.array([[4.0, 0.5], [-0.25, 3.0]])
+
+
+@pytest.fixture(scope="module")
+def coupled(tmp_path_factory):
+    """With arrays."""
+    folder = tmp_path_factory.mktemp("arrays")
+    files = jaxdae.export(
+        Coupled(MATRIX), jaxdae.Multipliers(), jaxdae.State([0.1, 0.2], [0.0, 0.3]),
+        directory=folder, name="coupled", target="fmi3", t1=0.1, dt=0.01, solver=RK4(),
+        inputs=jnp.array([0.5, -0.5]), arrays=True,
+    )  # fmt: skip
+    return Mockup(files.code, folder / "unpacked")
+
+
+def test_arrays_are_single_variables(coupled):
+    assert coupled.problems == []
+    shapes = {x.name: x.shape for x in coupled.variables.values()}
+    assert shapes == {
+        "time": (), "q": (2,), "v": (2,), "der(q)": (2,), "der(v)": (2,), "system.matrix": (2, 2),
+        "u": (2,),
+    }  # fmt: skip
+    assert coupled.states == ["q", "v"]
+    matrix = coupled.variables["system.matrix"]
+    assert (matrix.unit, matrix.description) == ("N/m", "stiffness")
+    assert matrix.start == "4.0 0.5 -0.25 3.0"
+    assert coupled.variables["der(v)"].description == "derivative of v"
+    known = {x.variable.name: x.dependencies for x in coupled.description.derivatives}
+    # Parameters are none of what a derivative depends on while a run goes on.
+    assert {k: [x.name for x in x] for k, x in known.items()} == {
+        "der(q)": ["v"], "der(v)": ["q", "u"],
+    }  # fmt: skip
+
+
+def test_arrays_are_read_set_and_differentiated_in_one_piece(coupled):
+    run = jaxdae.simulate(
+        Coupled(MATRIX), jaxdae.Multipliers(), jaxdae.State([0.1, 0.2], [0.0, 0.3]), t1=0.1,
+        dt=0.01, solver=RK4(), controller=lambda t, q, v, w: jnp.array([0.5, -0.5]),
+    )  # fmt: skip
+    found = simulate_fmu(str(coupled.path), output=["q", "v"], output_interval=0.1)
+    last = np.concatenate([found[-1]["q"], found[-1]["v"]])
+    np.testing.assert_allclose(last, states_of(run)[-1], rtol=0, atol=1e-13)
+    one, other = coupled.instance("exchange"), np.array([[1.0, 2.0], [3.0, 5.0]])
+    places = [coupled.places[x] for x in ("system.matrix", "u")]
+    one.fmu.setFloat64(places, [*other.ravel(), 7.0, 8.0])
+    one.initialize()
+    q, v, dq = np.array([0.3, -0.4]), np.array([0.1, 0.2]), np.array([0.7, 0.9])
+    rates = np.array((*v, *([7.0, 8.0] - other @ q)))
+    given, room = (np.ctypeslib.as_ctypes(x) for x in (np.array([*q, *v]), np.zeros(4)))
+    one.fmu.setContinuousStates(given, 4)
+    one.fmu.getContinuousStateDerivatives(room, 4)
+    np.testing.assert_allclose(np.array(room), rates, rtol=1e-15)
+    change = np.array([[0.1, 0.2], [0.3, 0.4]])
+    rate, by = [coupled.places["der(v)"]], [coupled.places[x] for x in ("system.matrix", "q")]
+    along = one.fmu.getDirectionalDerivative(rate, by, [*change.ravel(), *dq], 2)
+    np.testing.assert_allclose(along, -change @ q - other @ dq, rtol=1e-14)
+    bar = np.array([2.0, -1.0])
+    back = one.fmu.getAdjointDerivative(rate, by, list(bar), 6)
+    np.testing.assert_allclose(back[:4], -np.outer(bar, q).ravel(), rtol=1e-14)
+    np.testing.assert_allclose(back[4:], -other.T @ bar, rtol=1e-14)
+
+
+def test_wrong_calls_of_arrays_say_what_is_wrong(coupled):
+    one = coupled.instance("exchange").initialize()
+
+    def refused(function, *arguments):
+        with pytest.raises(FMICallException):
+            function(*arguments)
+        return one.messages[-1]
+
+    q = coupled.places["q"]
+    assert "3 values are given for 1 variables, which have 2 numbers" in refused(
+        one.fmu.setFloat64, [q], [1.0, 2.0, 3.0]
+    )
+    entry = "the value reference 2 is that of q[1], an entry of an array"
+    assert entry in refused(one.fmu.getFloat64, [q + 1])
+    assert "name each variable once" in refused(one.fmu.getFloat64, [q] * 10, 20)
+
+
+def test_arrays_are_of_the_third_version(tmp_path):
+    with pytest.raises(ValueError, match="arrays=True is of target 'fmi3', and the target is 'fmi"):
+        export_pendulum(tmp_path, target="fmi2", **SETTINGS, arrays=True)
+
+
 class Free(jaxdae.System):
     """A particle without a parameter."""
 

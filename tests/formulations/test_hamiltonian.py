@@ -83,9 +83,9 @@ def test_quadratic_energies_are_recognized(everything, driven, double_pendulum):
         (everything, 3), (driven, 4), (double_pendulum, 2), (DeclaredMass(), 2),
         (SliderCrank(), 3),
     ):  # fmt: skip
-        assert is_quadratic(system, jnp.zeros(n)), type(system).__name__
-    assert not is_quadratic(Relativistic(), q)
-    assert not is_quadratic(HasNorm(), q)
+        assert is_quadratic(system, jnp.zeros(n), jnp.zeros(n)), type(system).__name__
+    assert not is_quadratic(Relativistic(), q, q)
+    assert not is_quadratic(HasNorm(), q, q)
 
 
 @eqx.filter_jit

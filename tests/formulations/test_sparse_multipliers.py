@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.hung_rods import Hung, hung
 from jaxdae.formulations import SparseSolve
 from jaxdae.formulations.sparse_solve import dependence, find_sparsity
 from jaxdae.models.chain import Chain
@@ -95,6 +96,12 @@ def assert_same_motion(system, state, u=None):
 def test_motion_and_multipliers_are_those_of_dense_matrices(name):
     system, n = SYSTEMS[name]
     assert_same_motion(system, state_of(n))
+
+
+@pytest.mark.slow
+def test_bodies_on_balls_are_as_in_dense_matrices():
+    """Velocities that are not rates: 18 of 21 coordinates."""
+    assert_same_motion(*hung())
 
 
 @pytest.mark.slow
@@ -221,3 +228,30 @@ class Iterated(Coupled):
 def test_a_declaration_that_cannot_be_followed_is_refused():
     with pytest.raises(ValueError, match=r"cannot be found: while .* Leave SparseSolve\(\) out"):
         find_sparsity(Iterated(jnp.ones(2)), state_of(3))
+
+
+def test_the_sparse_solve_makes_no_matrix_of_all_rates():
+    """80 bodies: of 480 velocities no array has more than some entries each."""
+    bodies, rng = 80, np.random.default_rng(0)
+    state = jaxdae.State(*(rng.normal(size=k * bodies) for k in (7, 6)))
+    system = Hung(jnp.ones((bodies, 3)))
+    program = jax.make_jaxpr(lambda y: SPARSE.motion(system, 0.0, y, None))(state)
+    # Six directional derivatives of all velocities, and blocks of a body, are the largest.
+    assert largest_array(program.jaxpr) <= 60 * bodies * 6
+
+
+class CoupledRates(jaxdae.System):
+    """Rates that all depend on all velocities."""
+
+    def rate(self, t, q, v):
+        return v + jnp.sum(v) * 0.1
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * v @ v
+
+
+def test_rates_that_couple_too_much_are_refused_by_the_sparse_solve():
+    state = jaxdae.State(jnp.ones(40), jnp.ones(40))
+    message = r"N\^T N of the rates \(System.rate\) couples 40 coordinates with each other"
+    with pytest.raises(ValueError, match=message):
+        jaxdae.simulate(CoupledRates(), SPARSE, state, t1=0.1)

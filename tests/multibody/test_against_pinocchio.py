@@ -77,3 +77,23 @@ def test_accelerations_and_reactions(topology):
         held = {x["name"]: x for x in joints if x["kind"] != "free"}
         closed = {x["name"]: x for x in kept["closures"]}
         check({**acting.joints, **acting.loops}, {**held, **closed})
+
+
+@pytest.mark.slow
+def test_accelerations_by_independent_velocities():
+    """Four balls, a slide and hinges, two closures: velocities that are not rates."""
+    kept = json.loads(MECHANISMS.read_text())["topologies"][2][0]
+    joints = [x for body in kept["bodies"] for x in body["joints"]]
+    q, v, a = (jnp.concatenate([jnp.asarray(x[k]) for x in joints]) for k in "qva")
+    assert q.size - v.size == 4
+    formulation, zero = jaxdae.VelocityElimination(), jnp.zeros(())
+
+    @jax.jit
+    def accelerate(system, q, v):
+        y = formulation.init(system, 0.0, jaxdae.State(q, v))
+        rate = formulation.vector_field(system, zero, y, jnp.zeros(0))
+        velocities = lambda t, y: formulation.recover(system, t, y).v  # noqa: E731
+        return jax.jvp(velocities, (zero, y), (jnp.ones(()), rate))[1]
+
+    found = accelerate(mechanism(kept), q, v)
+    np.testing.assert_allclose(found, a, rtol=0, atol=1e-10 * np.abs(a).max())

@@ -3,7 +3,9 @@
 import hashlib
 import importlib.util
 import io
+import itertools
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -69,6 +71,7 @@ class MockupModel(NamedTuple):
         tolerance: largest residual of a start; 0 for none.
         step_size: of the steps in co-simulation [s].
         ends: first and last time [s].
+        arrays: whether numbers with indices are entries of arrays, of FMI 3.0.
     """
 
     name: str
@@ -88,6 +91,7 @@ class MockupModel(NamedTuple):
     tolerance: float
     step_size: float
     ends: tuple[float, float]
+    arrays: bool = False
 
     @property
     def derivatives(self) -> list[MockupVariable]:
@@ -103,6 +107,81 @@ class MockupModel(NamedTuple):
         time = MockupVariable("time", "time", "s", CALCULATED)
         return [time, *self.states, *self.derivatives, *self.outputs, *self.parameters,
                 *self.starts]  # fmt: skip
+
+
+class ListedVariable(NamedTuple):
+    """A variable as a description of FMI 3.0 lists it, of one number or of an array of them.
+
+    Args:
+        place: its value reference, the place of its first number.
+        shape: of an array; `None` for one number.
+        numbers: its numbers, in the order of C.
+    """
+
+    place: int
+    shape: tuple[int, ...] | None
+    numbers: list[MockupVariable]
+
+    @property
+    def name(self) -> str:
+        """That of the number, or of the array, without indices."""
+        name = self.numbers[0].name
+        return name if self.shape is None else "".join(_parts(name)[::2])
+
+    @property
+    def about(self) -> str:
+        """Its description, without the numbers of entries."""
+        words = [x.about for x in self.numbers]
+        if self.shape is None:
+            return words[0]
+        alike = dict.fromkeys(_NUMBER.sub("", x) for x in words)
+        return alike.popitem()[0] if len(alike) == 1 else "; ".join(words)
+
+
+# Numbers of entries in words.
+_NUMBER = re.compile(r"\[[\d,]+\]\)?$|\s\d+$", re.ASCII)
+# An entry of an array, or the derivative of one.
+_ENTRY = re.compile(r"(.+)\[(\d+(?:,\d+)*)\](\)?)", re.ASCII)
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """Name before the indices, the indices, what is behind them; nothing where there are none."""
+    found = _ENTRY.fullmatch(name)
+    return () if found is None else found.groups("")
+
+
+def listed(model: MockupModel) -> list[ListedVariable]:
+    """All variables, arrays in place of their entries if the model has arrays."""
+    names, n, result = [x.name for x in model.variables], len(model.states), []
+    first = 0
+    while first < len(names):
+        if n < first <= 2 * n:  # derivatives are of the shapes of the states
+            state = next(x for x in result if x.place == first - n)
+            shape, count = state.shape, len(state.numbers)
+        else:
+            shape, count = _array_at(model, names, first)
+        result.append(ListedVariable(first, shape, model.variables[first : first + count]))
+        first += count
+    return result
+
+
+def _array_at(model: MockupModel, names: list[str], first: int):
+    """Shape and size of the array whose entries begin at a place; `None` and one where none do."""
+    parts = _parts(names[first]) if model.arrays else ()
+    if not parts:
+        return None, 1
+    # An array has all numbers of its name.
+    same = [i for i, x in enumerate(names) if _parts(x)[::2] == parts[::2]]
+    indices = [tuple(map(int, _parts(names[i])[1].split(","))) for i in same]
+    ranks = {len(x) for x in indices}
+    if same != [*range(first, first + len(same))] or len(ranks) != 1:
+        return None, 1
+    shape = tuple(1 + max(x) for x in zip(*indices, strict=True))
+    kinds = {(x.kind, x.unit) for x in model.variables[first : first + len(same)]}
+    taken = any(x == parts[0] or x.startswith(f"{parts[0]}.") for x in names)
+    if indices != [*np.ndindex(*shape)] or len(kinds) != 1 or taken:
+        return None, 1
+    return shape, len(same)
 
 
 def _rate(unit: str) -> str:
@@ -283,6 +362,16 @@ static const char *const model_constraint[RESIDUALS + 1] = {{
 }};"""
     head = f"/* The model {model.name}: its numbers and functions. */"
     third = "adjoint" in model.programs
+    if third:
+        counts = np.zeros(len(variables), int)
+        for x in listed(model):
+            counts[x.place] = len(x.numbers)
+        tables += f"""
+
+/* How many numbers each variable has, those behind the first of an array none. */
+static const unsigned model_size[VALUES] = {{
+  {_words(counts, 20)}
+}};"""
     glue = [_glue(name, model) for name in SIGNATURES if third or not name.endswith("adjoint")]
     return "\n\n".join(
         [head, PRELUDE, "\n".join(defined), tables, c_source(module.definitions, _PREFIX), *glue,
@@ -421,13 +510,17 @@ def _description3(model: MockupModel, token: str) -> str:
     step = _attributes(canHandleVariableCommunicationStepSize="true",
                        fixedInternalStepSize=repr(model.step_size))  # fmt: skip
     lines = []
-    for i, x in enumerate(model.variables):
+    for x in listed(model):
+        i, one = x.place, x.numbers[0]
         of = i - places.derivatives + 1 if places.derivatives <= i < places.outputs else None
+        starts = [_start(number) for number in x.numbers]
         words = _attributes(
-            name=x.name, valueReference=i, description=x.about, **places.role(i, x), unit=x.unit,
-            derivative=of, start=_start(x),
+            name=x.name, valueReference=i, description=x.about, **places.role(i, one),
+            unit=one.unit, derivative=of, start=" ".join(filter(None, starts)),
         )  # fmt: skip
-        lines.append(f"    <Float64{words}/>")
+        inside = "".join(f'<Dimension start="{k}"/>' for k in x.shape or ())
+        end = f">{inside}</Float64>" if inside else "/>"
+        lines.append(f"    <Float64{words}{end}")
     structure = _structure3(model, places)
     return "\n".join([
         *_head(model, "3.0", instantiationToken=token),
@@ -456,21 +549,29 @@ def _known(model: MockupModel, row: int) -> list[int]:
 
 
 def _structure3(model: MockupModel, places: _Places) -> str:
-    n, lines = len(model.states), []
+    n, lines, each = len(model.states), [], listed(model)
+    variable_of = {x.place + k: x.place for x in each for k in range(len(x.numbers))}
+    between = lambda a, b: [x for x in each if a <= x.place < b]  # noqa: E731
 
-    def line(name: str, i: int, known: list[int]) -> None:
-        words = _attributes(valueReference=i) + f' dependencies="{" ".join(map(str, known))}"'
-        lines.append(f"    <{name}{words}/>")
+    def line(name: str, x: ListedVariable, known: set[int]) -> None:
+        words = " ".join(map(str, sorted({variable_of[i] for i in known})))
+        lines.append(f'    <{name} valueReference="{x.place}" dependencies="{words}"/>')
 
-    for i in range(1, n + 1):
-        line("Output", i, [i])
-    for k in range(len(model.outputs)):
-        line("Output", places.outputs + k, _known(model, n + k))
-    for k in range(n):
-        line("ContinuousStateDerivative", places.derivatives + k, _known(model, k))
-    unknown = [i for i, x in enumerate(model.states, 1) if x.kind == CALCULATED]
-    unknown += range(places.derivatives, places.parameters)
-    lines += [f'    <InitialUnknown valueReference="{i}"/>' for i in unknown]
+    def known(x: ListedVariable, first: int) -> set[int]:
+        """What its numbers depend on, which are rows of `depends` from the `first` on."""
+        rows = range(first, first + len(x.numbers))
+        return {i for row in rows for i in _known(model, row)}
+
+    states, derivatives, outputs = itertools.starmap(between, itertools.pairwise((1, *places)))
+    for x in states:
+        line("Output", x, {x.place})
+    for x in outputs:
+        line("Output", x, known(x, n + x.place - places.outputs))
+    for x in derivatives:
+        line("ContinuousStateDerivative", x, known(x, x.place - places.derivatives))
+    calculated = [x for x in states if x.numbers[0].kind == CALCULATED]
+    unknown = [*calculated, *derivatives, *outputs]
+    lines += [f'    <InitialUnknown valueReference="{x.place}"/>' for x in unknown]
     return "\n".join(["  <ModelStructure>", *lines, "  </ModelStructure>"])
 
 

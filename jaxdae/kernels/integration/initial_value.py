@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.derivatives.perturbation import perturbation, with_error_of_perturbation
+from jaxdae.derivatives.perturbation import excited, with_error_of_perturbation
 from jaxdae.derivatives.primitives import replaced
 from jaxdae.derivatives.user_rules import OwnRule
 from jaxdae.kernels.graph.array_calls import LARGE
@@ -402,6 +402,12 @@ class InitialValueProblem:
             tape = lambda f=function, u=used: reverse(f, self.shapes("t", "y", *self.parameters), u)  # noqa: E731
             result.append(self._parted(f"{name}_transposed_by_{by}", back, kinds, 3, tape=tape))
         return result
+
+    def moved_by(self, active: tuple[int, ...]) -> set[int]:
+        """Those of some parameters that rates and ends of steps depend on, or may."""
+        if not self.method.evaluates_only:
+            return set(active)
+        return {i for number in range(1 + len(self.ends)) for i in self._used(number, active)}
 
     def _used(self, number: int, active: tuple[int, ...]) -> tuple[int, ...]:
         """Those of some parameters that one of these functions depends on."""
@@ -1079,11 +1085,6 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
 
     def advance(t0, t1, end, floor, control, y0, carry, *arguments):
         outcome = _step(problem, t0, t1, y0, carry, arguments)
-        if problem._is_forced:
-            kick = (t1 - t0) * perturbation(problem.perturbing, dtype)
-            states = outcome.y1.size - problem.perturbing
-            moved_end = outcome.y1[states:] + kick
-            outcome = outcome._replace(y1=jnp.concatenate([outcome.y1[:states], moved_end]))
         error = jnp.broadcast_to(outcome.error(), y0.shape)
         controller, order = problem.controller(*arguments[:count]), problem.method.error_order()
         size = problem.states - problem.perturbing
@@ -1092,6 +1093,9 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
         error = jnp.where(jnp.isnan(error), jnp.inf, error)
         if problem.perturbing:
             error = with_error_of_perturbation(error, before, after, moved, controller)
+        if problem._is_forced:
+            end_moved = excited(before, after, moved[1:], controller)
+            outcome = outcome._replace(y1=jnp.concatenate([outcome.y1[:size], end_moved]))
         before, after, error = map(problem.unravel, (before, after, error))
         keep, t_next0, t_next1, _, state, result = controller.adapt_step_size(
             t0, t1, before, after, None, error, order, _unpacked(control[:own], shapes)

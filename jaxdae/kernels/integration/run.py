@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import ad, mlir
 
 from jaxdae.derivatives.functions import along, evaluate, Function
@@ -344,13 +345,16 @@ ad.primitive_jvps[native_integration] = _jvp
 # Its derivative in some directions: linear in them, and transposed by the adjoint.
 
 # Directions that one kernel follows, and states with their derivatives: more would not fit into the
-# stack, on which a kernel keeps what its stages need.
+# stack, on which a kernel keeps what its stages need. Where they are few, one kernel of more
+# directions computes the states themselves once, and is compiled once.
 _DIRECTIONS, _STATES = 8, 512
+_MORE_DIRECTIONS, _FEW_STATES = 16, 128
 
 
 def _most_directions(run: KernelRun) -> int:
     numbers = run.problem.states + run.problem.remembered
-    return min(max(_STATES // numbers - 1 - run.perturbed, 1), _DIRECTIONS)
+    room, small = (most // numbers - 1 - run.perturbed for most in (_STATES, _FEW_STATES))
+    return min(max(room, 1), max(min(small, _MORE_DIRECTIONS), _DIRECTIONS))
 
 
 def _tangent_shapes(*arguments, run: KernelRun, axes: Axes, active, directions: int):
@@ -359,11 +363,119 @@ def _tangent_shapes(*arguments, run: KernelRun, axes: Axes, active, directions: 
     return results(shapes, run.problem.dtype, arguments)
 
 
-def _along(*arguments, run: KernelRun, axes: Axes, active: tuple[int, ...], directions: int):
+def _along(
+    *arguments, run: KernelRun, axes: Axes, active: tuple[int, ...], directions: int, room: int = 0
+):
+    """Derivatives of rows and final state along directions, by as few kernels as serve them.
+
+    Args:
+        arguments: of the run, then directions of the start and of the `active` parameters.
+        run: what is differentiated.
+        axes: of all of them.
+        active: numbers of the parameters.
+        directions: how many there are.
+        room: members of a batch, at least, that the machine computes at once; by default `_LANES`.
+    """
+    count = _argument_count(run)
+    primals, moves = arguments[:count], list(arguments[count:])
+    by = _entries(run, active)
+    if sum(by) < directions:
+        return _along_entries(primals, moves, by, run, axes, active, room)
+    lanes = _lanes(run, axes, directions, room)
+    most, parts = lanes * _most_directions(run), []
+    # Of equal length, so that one kernel serves them.
+    each = -(-directions // -(-directions // most))
+    follow = _followed if lanes == 1 else partial(_in_lanes, lanes)
+    for first in range(0, directions, each):
+        last = min(first + each, directions)
+        at = [axes.rank if has else 0 for has in axes.batched[count:]]
+        some = [
+            jax.lax.slice_in_dim(x, first, last, axis=i) for x, i in zip(moves, at, strict=True)
+        ]
+        parts.append(follow(primals, some, run, axes, active, last - first))
+    return [jnp.concatenate(x, axes.rank) for x in zip(*parts, strict=True)]
+
+
+def _entries(run: KernelRun, active: tuple[int, ...]) -> list[int]:
+    """How many numbers of the start and of each active parameter the motion depends on, at most."""
+    sizes = [int(np.prod(run.problem.parameters[i].shape)) for i in active]
+    used = run.problem.moved_by(active)
+    return [
+        run.problem.states,
+        *(n if i in used else 0 for i, n in zip(active, sizes, strict=True)),
+    ]
+
+
+def _along_entries(primals, moves, by: list[int], run: KernelRun, axes: Axes, active, room: int):
+    """The same by derivatives along the entries of start and parameters, of which there are fewer.
+
+    Directions change them by `moves`, in which derivatives are linear.
+    """
+    count, total = len(primals), sum(by)
+    firsts = np.cumsum([0, *by])
+    units, wide = [], []
+    for move, has, first, size in zip(moves, axes.batched[count:], firsts, by, strict=False):
+        shape = move.shape[(axes.rank if has else 0) + 1 :]
+        unit = np.zeros((total, int(np.prod(shape))))
+        unit[first : first + size] = np.eye(size, unit.shape[1])
+        units.append(jnp.asarray(unit.reshape(total, *shape), move.dtype))
+        if size:
+            flat = move.reshape(*move.shape[: move.ndim - len(shape)], size)
+            wide.append(flat if has else broadcast_along(flat, axes.shape, 0))
+    shared = Axes(axes.shape, (*axes.batched[:count], *(False for _ in moves)))
+    slopes = _along(
+        *varying_together([*primals, *units]), run=run, axes=shared, active=active,
+        directions=total, room=room,
+    )  # fmt: skip
+    moved = jnp.concatenate(wide, -1)
+    rows, final = (x.reshape(*x.shape[: axes.rank + 1], -1) for x in slopes)
+    made = [jnp.matmul(moved, x, precision="highest") for x in (rows, final)]
+    return [
+        x.reshape(*x.shape[:-1], *s.shape[axes.rank + 1 :])
+        for x, s in zip(made, slopes, strict=True)
+    ]
+
+
+# A small batch is followed in so many lanes, its directions beside each other, a few in each, where
+# there are as many as this at least. On every processor, so that programs are the same.
+_LANES, _FEWEST_IN_LANES = 8, 3
+# Members that are computed at once on a GPU, about.
+_DEVICE_LANES = 4096
+
+
+def _lanes(run: KernelRun, axes: Axes, directions: int, room: int) -> int:
+    """Lanes for the directions of each member; of implicit methods they take long to compile."""
+    if not run.problem.method.evaluates_only or directions < _FEWEST_IN_LANES:
+        return 1
+    return max(1, min(_LANES, max(room, _LANES) // max(axes.members, 1)))
+
+
+def _in_lanes(lanes: int, primals, moves, run: KernelRun, axes: Axes, active, directions: int):
+    """Derivatives along directions that are followed beside each other."""
+    count, rank = len(primals), axes.rank
+    each = -(-directions // lanes)
+    lanes = -(-directions // each)
+    left = lanes * each - directions
+    wide = []
+    for x, has in zip(moves, axes.batched[count:], strict=True):
+        x = x if has else broadcast_along(x, axes.shape, 0)
+        x = jnp.pad(x, [(0, left if i == rank else 0) for i in range(x.ndim)])
+        wide.append(x.reshape(*axes.shape, lanes, each, *x.shape[rank + 1 :]))
+    # Members have an argument of their own along all axes or along none.
+    own = [
+        broadcast_along(x, (lanes,), rank) if has else x
+        for x, has in zip(primals, axes.batched[:count], strict=True)
+    ]
+    beside = Axes((*axes.shape, lanes), (*axes.batched[:count], *(True for _ in moves)))
+    parts = _followed(own, wide, run, beside, active, each)
+    parts = [x.reshape(*axes.shape, lanes * each, *x.shape[rank + 2 :]) for x in parts]
+    return [jax.lax.slice_in_dim(x, 0, directions, axis=rank) for x in parts]
+
+
+def _followed(primals, moves, run: KernelRun, axes: Axes, active, directions: int):
     """Derivatives of rows and final state: the run of the varied problem, without its states."""
     problem = run.problem
     count = 1 + len(problem.parameters)
-    primals, moves = arguments[: _argument_count(run)], arguments[_argument_count(run) :]
     try:
         more = varied(run, active, directions)
         more.programs()
@@ -416,57 +528,14 @@ def _more_directions(arguments, axes_in, run, axes: Axes, active, directions: in
     joined = []
     for x, a, has in zip(moves, axes_in[count:], axes.batched[count:], strict=True):
         at = axes.rank if has else 0
-        x = stacked(x, a, at, size)  # fmt: skip
-        joined.append((x.reshape(*x.shape[:at], size * directions, *x.shape[at + 2 :]), at))
-    if _in_lanes(run, axes, size * directions):
-        entries = _directions_in_lanes(primals, [x for x, _ in joined], run, axes, active)
-        entries = [x.reshape(size, directions, *x.shape[1:]) for x in entries]
-        return entries, [0] * len(entries)
-    parts = []
-    most = _most_directions(run)
-    for first in range(0, size * directions, most):
-        last = min(first + most, size * directions)
-        some = [jax.lax.slice_in_dim(x, first, last, axis=at) for x, at in joined]
-        parts.append(
-            _tangents.bind(
-                *primals, *some, run=run, axes=axes, active=active, directions=last - first
-            )
-        )
-    entries = [jnp.concatenate(x, axes.rank) for x in zip(*parts, strict=True)]
-    shape = axes.shape
-    entries = [x.reshape(*shape, size, directions, *x.shape[axes.rank + 1 :]) for x in entries]
-    return entries, [axes.rank] * len(entries)
-
-
-# Directions of a single run are followed beside each other in so many lanes, a few in each, where
-# there are as many as this at least. On every machine, so that programs are the same.
-_LANES, _FEWEST_IN_LANES = 8, 3
-
-
-def _in_lanes(run: KernelRun, axes: Axes, directions: int) -> bool:
-    """Whether that is worth it: of implicit methods it takes long to compile."""
-    explicit = run.problem.method.evaluates_only
-    return axes.rank == 0 and explicit and directions >= _FEWEST_IN_LANES
-
-
-def _directions_in_lanes(primals, moves, run: KernelRun, axes: Axes, active) -> list:
-    """Derivatives of a single run in many directions, the first axis of each of the moves."""
-    count, entries = moves[0].shape[0], []
-    most = _LANES * _most_directions(run)
-    for first in range(0, count, most):
-        some = [x[first : first + most] for x in moves]
-        each = -(-some[0].shape[0] // _LANES)
-        lanes = -(-some[0].shape[0] // each)
-        left = lanes * each - some[0].shape[0]
-        wide = [jnp.pad(x, [(0, left), *[(0, 0)] * (x.ndim - 1)]) for x in some]
-        wide = [x.reshape(lanes, each, *x.shape[1:]) for x in wide]
-        beside = Axes((lanes,), (*axes.batched[: len(primals)], *(True for _ in moves)))
-        parts = _tangents.bind(
-            *primals, *wide, run=run, axes=beside, active=active, directions=each
-        )
-        parts = [x.reshape(lanes * each, *x.shape[2:]) for x in parts]
-        entries.append([x[: x.shape[0] - left] for x in parts])
-    return [jnp.concatenate(x) for x in zip(*entries, strict=True)]
+        x = stacked(x, a, at, size)
+        joined.append(x.reshape(*x.shape[:at], size * directions, *x.shape[at + 2 :]))
+    entries = _tangents.bind(
+        *primals, *joined, run=run, axes=axes, active=active, directions=size * directions
+    )
+    rank = axes.rank
+    shaped = [x.reshape(*axes.shape, size, directions, *x.shape[rank + 1 :]) for x in entries]
+    return shaped, [rank] * len(shaped)
 
 
 def _tangents_jvp(primals, tangents, **parameters):
@@ -475,6 +544,11 @@ def _tangents_jvp(primals, tangents, **parameters):
 
 _tangents = primitive(
     "native_integration_tangents", _tangent_shapes, computed=_along, batched=_tangents_batched
+)
+mlir.register_lowering(
+    _tangents,
+    mlir.lower_fun(partial(_along, room=_DEVICE_LANES), multiple_results=True),
+    platform="cuda",
 )
 ad.primitive_jvps[_tangents] = _tangents_jvp
 

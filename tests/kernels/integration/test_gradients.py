@@ -137,17 +137,30 @@ def test_gradients_are_those_of_differences(case):
     np.testing.assert_allclose(along, slope, rtol=1e-7)
 
 
-@pytest.mark.slow
 @QUICK
-def test_more_directions_than_one_kernel_follows():
-    """Eleven members of a batch of directions, in pieces of eight and three."""
-    settings = CASES["fixed, at steps"]
-    flat, back = ravel_pytree(POINT)
-    moves = jnp.concatenate([jnp.eye(flat.size), jnp.cos(jnp.arange(4 * flat.size)).reshape(4, -1)])
-    along = lambda d: jax.jvp(lambda x: loss(back(x), **settings), (flat,), (d,))[1]  # noqa: E731
-    assert moves.shape[0] == 11
-    found = jax.jit(jax.vmap(along))(moves)
-    np.testing.assert_allclose(found[7:], moves[7:] @ found[:7], rtol=1e-12)
+@pytest.mark.parametrize(
+    ("members", "count"),
+    [
+        (3, 13),  # two of them in each of the lanes that members leave
+        pytest.param(9, 13, marks=pytest.mark.slow),  # in two kernels
+        pytest.param(9, 20, marks=pytest.mark.slow),  # more than start and parameters have numbers
+    ],
+)
+def test_directions_of_the_members_of_a_batch(members, count):
+    """Of four masses, in every way in which kernels follow them: as reverse mode has them."""
+    case = CASES["fixed, at steps"]
+    wide = {
+        **{k: jnp.resize(x, (4,)) for k, x in POINT.items() if x.ndim},
+        "coupling": jnp.ones(()),
+    }
+    flat, back = ravel_pytree(wide)
+    batch = flat * (1 + 0.05 * jnp.cos(jnp.arange(members * flat.size).reshape(members, -1)))
+    moves = jnp.cos(jnp.arange(1.0, 1 + count * flat.size)).reshape(count, -1)
+    one = lambda x: loss(back(x), **case)  # noqa: E731
+    along = lambda x, d: jax.jvp(one, (x,), (d,))[1]  # noqa: E731
+    by_member = jax.jit(jax.vmap(lambda x: jax.vmap(lambda d: along(x, d))(moves)))(batch)
+    reverse = jax.jit(jax.vmap(jax.grad(one)))(batch)
+    assert_close(by_member, reverse @ moves.T, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -70,23 +70,51 @@ FUNCTION(fmi3EnterInitializationMode)(instance *one, bool tolerance_defined, dou
 
 /* Values. */
 
-static int same_size(instance *one, size_t references, size_t values) {
-  if (references == values) return 1;
-  say(one, FAILED, "logStatusError", "%u values are given for %u variables, each of which is one "
-      "number.", (unsigned)values, (unsigned)references);
-  return 0;
+/* Places of all numbers of some variables, as many as `size`: an array has several, one behind the
+ * other. NULL for what is no variable, or for another number of values. */
+static const unsigned *places(instance *one, const unsigned *references, size_t count, size_t size,
+                              unsigned *room) {
+  size_t total = 0, at = 0;
+  if (one == NULL) return NULL;
+  for (size_t i = 0; i < count; i++) {
+    if (!known_reference(one, references[i])) return NULL;
+    if (model_size[references[i]] == 0) {
+      say(one, FAILED, "logStatusError", "the value reference %u is that of %s, an entry of an "
+          "array; an array is read and set in one piece, by that of its first entry.",
+          references[i], model_name[references[i]]);
+      return NULL;
+    }
+    total += model_size[references[i]];
+  }
+  if (total != size) {
+    say(one, FAILED, "logStatusError", "%u values are given for %u variables, which have %u "
+        "numbers.", (unsigned)size, (unsigned)count, (unsigned)total);
+    return NULL;
+  }
+  if (total == count && count > 0) return references;
+  if (total > VALUES) {
+    say(one, FAILED, "logStatusError", "%u values are given or asked for in one call, and there "
+        "are %u: name each variable once.", (unsigned)total, (unsigned)VALUES);
+    return NULL;
+  }
+  for (size_t i = 0; i < count; i++) {
+    for (unsigned k = 0; k < model_size[references[i]]; k++) room[at++] = references[i] + k;
+  }
+  return room;
 }
 
 FUNCTION(fmi3GetFloat64)(instance *one, const unsigned *references, size_t count, double *values,
                          size_t size) {
-  if (one == NULL || !same_size(one, count, size)) return FAILED;
-  return get_values(one, references, count, values);
+  unsigned room[VALUES];
+  references = places(one, references, count, size, room);
+  return references == NULL ? FAILED : get_values(one, references, size, values);
 }
 
 FUNCTION(fmi3SetFloat64)(instance *one, const unsigned *references, size_t count,
                          const double *values, size_t size) {
-  if (one == NULL || !same_size(one, count, size)) return FAILED;
-  return set_values(one, references, count, values);
+  unsigned room[VALUES];
+  references = places(one, references, count, size, room);
+  return references == NULL ? FAILED : set_values(one, references, size, values);
 }
 
 #define NO_VARIABLES(name) \
@@ -255,16 +283,22 @@ FUNCTION(fmi3GetDirectionalDerivative)(
     instance *one, const unsigned *unknowns, size_t of, const unsigned *knowns, size_t by,
     const double *seed, size_t seeds, double *sensitivity, size_t sensitivities) {
   if (!allowed(one, WITH_DERIVATIVES, "fmi3GetDirectionalDerivative")) return FAILED;
-  if (!same_size(one, by, seeds) || !same_size(one, of, sensitivities)) return FAILED;
-  return directional(one, unknowns, of, knowns, by, seed, sensitivity);
+  unsigned left[VALUES], right[VALUES];
+  unknowns = places(one, unknowns, of, sensitivities, left);
+  knowns = unknowns == NULL ? NULL : places(one, knowns, by, seeds, right);
+  if (knowns == NULL) return FAILED;
+  return directional(one, unknowns, sensitivities, knowns, seeds, seed, sensitivity);
 }
 
 FUNCTION(fmi3GetAdjointDerivative)(
     instance *one, const unsigned *unknowns, size_t of, const unsigned *knowns, size_t by,
     const double *seed, size_t seeds, double *sensitivity, size_t sensitivities) {
   if (!allowed(one, WITH_DERIVATIVES, "fmi3GetAdjointDerivative")) return FAILED;
-  if (!same_size(one, of, seeds) || !same_size(one, by, sensitivities)) return FAILED;
-  return adjoint(one, unknowns, of, knowns, by, seed, sensitivity);
+  unsigned left[VALUES], right[VALUES];
+  unknowns = places(one, unknowns, of, seeds, left);
+  knowns = unknowns == NULL ? NULL : places(one, knowns, by, sensitivities, right);
+  if (knowns == NULL) return FAILED;
+  return adjoint(one, unknowns, seeds, knowns, sensitivities, seed, sensitivity);
 }
 
 /* Model exchange. */
