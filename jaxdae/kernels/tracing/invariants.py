@@ -76,9 +76,7 @@ def _arrays(graph: Graph, taken: list[int]) -> list[int]:
     return every
 
 
-def _divided(
-    graph: Graph, outputs, is_kept: Callable[[int], bool]
-) -> tuple[list[int], list[int]]:
+def _divided(graph: Graph, outputs, is_kept: Callable[[int], bool]) -> tuple[list[int], list[int]]:
     """Nodes that are left, and those among them that are taken from the invariant values."""
     left: set[int] = set()
     taken: set[int] = set()

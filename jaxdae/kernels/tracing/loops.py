@@ -295,8 +295,9 @@ class Turn:
 
     def known(self, value: Value) -> np.ndarray | None:
         """What a number is in each turn, if it is known in each."""
-        alone = isinstance(value, Symbols) and value.nodes.shape == ()
-        return self.places.get(int(value.nodes)) if alone else None
+        if not isinstance(value, Symbols) or value.nodes.shape:
+            return None
+        return self.places.get(int(value.nodes))
 
     def table(self, number: int, value: Value) -> Table:
         """What is handed on in memory, to be read and replaced by rows."""
@@ -322,7 +323,7 @@ class Turn:
             raise NotByRowsError(number)
         order = list(self._tables).index(number)
         rows = ((TableRow(order, tuple(places.tolist())), x) for places, x in table.rows)
-        return [(row, x) for row, x in rows if not np.array_equal(self._read.get(row), x)]
+        return [(row, x) for row, x in rows if not np.array_equal(self._read.get(row, _NONE), x)]
 
     def _given(self, group: int, value: Value, shape: tuple[int, ...]) -> Symbols:
         kind = kind_of(self.outer, value)

@@ -80,8 +80,8 @@ def _place(graph: Graph, shape, sizes, start) -> np.ndarray | None:
         return None
     if any(isinstance(x, Symbols) and graph.value(int(x.nodes)) is None for x in start[1:]):
         return None
-    place = graph.places.get(int(start[0].nodes)) if isinstance(start[0], Symbols) else None
-    inside = place is not None and 0 <= place.min() and place.max() < shape[0]
+    place = _in_each_turn(graph, start[0])
+    inside = place is not None and place.min() >= 0 and place.max() < shape[0]
     return place if inside else None
 
 
@@ -93,15 +93,17 @@ def keep_places(graph: Graph, equation, arguments: list, results: list) -> None:
     operation = _OF_PLACES.get(equation.primitive.name)
     if operation is None or equation.outvars[0].aval.shape:
         return
-    values = [_in_each_turn(graph, x) for x in arguments]
-    if isinstance(results[0], Symbols) and all(x is not None for x in values):
+    values = [x for x in (_in_each_turn(graph, y) for y in arguments) if x is not None]
+    if isinstance(results[0], Symbols) and len(values) == len(arguments):
         graph.places.setdefault(int(results[0].nodes), operation(*values))
 
 
 def _in_each_turn(graph: Graph, value: Any) -> np.ndarray | None:
+    """What an integer is in each turn, where that is known."""
     if isinstance(value, Symbols):
         return graph.places.get(int(value.nodes))
-    return value if value.dtype.kind in "iu" else None
+    turns = len(next(iter(graph.places.values())))
+    return np.full(turns, value) if value.dtype.kind in "iu" else None
 
 
 def candidates(jaxpr, constants: int, handed: int) -> list[int]:
@@ -141,4 +143,6 @@ def without_misused(candidates: list[int], make: Callable[[list[int]], Any]) -> 
         except NotByRowsError as other:
             if not candidates:
                 raise
-            candidates = [] if other.number is None else [x for x in candidates if x != other.number]
+            candidates = (
+                [] if other.number is None else [x for x in candidates if x != other.number]
+            )

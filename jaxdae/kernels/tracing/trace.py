@@ -84,7 +84,13 @@ _FEW_TURNS = 4
 
 
 def _traced(
-    closed, shapes, varying: int | None, loops: bool, signed: bool, open_ended: bool, few: int | None
+    closed,
+    shapes,
+    varying: int | None,
+    loops: bool,
+    signed: bool,
+    open_ended: bool,
+    few: int | None,
 ) -> tuple[Graph, np.ndarray]:
     """The graph of a function, and the nodes of its results."""
     sizes = [int(np.prod(x.shape)) for x in shapes]
