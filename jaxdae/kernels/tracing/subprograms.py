@@ -1,5 +1,6 @@
 """Scalar programs that call one another: an equation of motion is compiled once, for all stages."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import jax
@@ -36,8 +37,7 @@ class ScalarProgram(NamedTuple):
         nodes = (self.graph.nodes[x] for x in self.graph.needed(self.outputs))
         read = {x.arguments[0] for x in nodes if x.operation == INPUT}
         ends = np.cumsum([int(np.prod(x.shape)) for x in self.inputs])
-        parts = zip([0, *ends[:-1]], ends, strict=True)
-        return tuple(not read.isdisjoint(range(a, b)) for a, b in parts)
+        return tuple(not read.isdisjoint(range(a, b)) for a, b in pairwise([0, *ends]))
 
     def content(self) -> str:
         """What it computes, in words that are the same in every process."""

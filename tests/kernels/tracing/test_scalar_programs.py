@@ -207,3 +207,11 @@ def test_a_scan_that_does_not_say_what_it_hands_on_is_refused():
     inputs = np.array([graph.input(i) for i in range(3)])
     refusal = evaluate(graph, unsaid, [Symbols(inputs)])[0]
     assert "does not say which of its arguments are handed on" in refusal.reason
+
+
+def test_arguments_on_which_results_depend():
+    """Of a system without numbers what is made of its parameters is a program of no argument."""
+    x = jax.ShapeDtypeStruct((2,), jnp.float64)
+    program = scalarize(lambda a, b, c: (a[0] * c[1], a + 1.0), x, x, x)
+    assert program.depends() == (True, False, True)
+    assert scalarize(lambda: jnp.ones(2)).depends() == ()
