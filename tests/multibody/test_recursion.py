@@ -223,6 +223,74 @@ def test_loops_through_the_factored_tree_are_those_by_the_mass_matrix(axes):
     assert runs[0].held_rank == (2 if axes == "xyz" else None)
 
 
+def large_tree(bodies: int) -> Multibody:
+    """Many bodies on hinges, slides and balls, each on one of those shortly before it."""
+    rng = np.random.default_rng(5)
+    kinds: list[Any] = [
+        lambda i: Hinge(f"h{i}", rng.normal(size=3), anchor=0.1 * rng.normal(size=3)),
+        lambda i: Slide(f"s{i}", rng.normal(size=3), stiffness=5.0),
+        lambda i: Ball(f"b{i}", 0.1 * rng.normal(size=3)),
+    ]
+    made = []
+    for i in range(bodies):
+        mass = rng.uniform(0.5, 1.5)
+        parent = f"body{rng.integers(max(0, i - 4), i)}" if i else None
+        made.append(
+            Body(
+                f"body{i}", kinds[rng.integers(3)](i), parent, position=0.3 * rng.normal(size=3),
+                mass=mass, centre=0.1 * rng.normal(size=3), inertia=mass * np.array([2, 3, 4]) / 99,
+            )
+        )  # fmt: skip
+    return Multibody(made)
+
+
+@pytest.mark.slow
+def test_large_trees_are_loops_in_kernels_with_derivatives_in_both_modes():
+    """By a step of the method of Runge and Kutta, on Newton-Euler and composite rigid bodies."""
+    system, h = large_tree(45), 1e-3
+    start = system.start()
+    v = jnp.asarray(0.5 * np.random.default_rng(6).normal(size=start.v.size))
+    assert v.size > 70
+
+    def end(mass, backend):
+        changed = eqx.tree_at(lambda x: x.bodies[7].mass, system, mass)
+        if backend == "native":
+            run = jaxdae.simulate(
+                changed, jaxdae.Multipliers(), jaxdae.State(start.q, v), t1=h, dt=h, solver=RK4(),
+                backend="native", throw=False,
+            )  # fmt: skip
+            return jnp.sum(jnp.sin(run.q[-1])) + jnp.sum(run.v[-1] ** 2)
+
+        def rate(q, v):
+            bias = changed.bias_force(0.0, q, v)
+            return changed.rate(0.0, q, v), jnp.linalg.solve(changed.mass_matrix(0.0, q), -bias)
+
+        def after(part, slope):
+            return start.q + part * h * slope[0], v + part * h * slope[1]
+
+        slopes = [rate(start.q, v)]
+        for part in (0.5, 0.5, 1.0):
+            slopes.append(rate(*after(part, slopes[-1])))
+        first, second, third, fourth = slopes
+        mean = [
+            (a + 2 * b + 2 * c + d) / 6
+            for a, b, c, d in zip(first, second, third, fourth, strict=True)
+        ]
+        q, u = after(1.0, mean)
+        return jnp.sum(jnp.sin(q)) + jnp.sum(u**2)
+
+    value, slope = jax.value_and_grad(lambda x: end(x, "native"))(1.0)
+    by_matrix = jax.jit(lambda x: end(x, "matrix"))
+    # The condition of the mass matrix times round-off.
+    np.testing.assert_allclose(value, by_matrix(1.0), rtol=1e-11)
+    difference = (by_matrix(1.0 + 1e-3) - by_matrix(1.0 - 1e-3)) / 2e-3
+    np.testing.assert_allclose(slope, difference, rtol=1e-5)
+    along = jax.jvp(lambda x: end(x, "native"), (1.0,), (1.0,))[1]
+    np.testing.assert_allclose(along, slope, rtol=1e-9)
+    members = jax.vmap(jax.grad(lambda x: end(x, "native")))(jnp.array([1.0, jnp.nan, 1.0]))
+    np.testing.assert_allclose(members[::2], slope, rtol=1e-9)
+
+
 @pytest.mark.slow
 def test_gradients_by_masses_and_lengths_of_a_closed_loop():
     system = four_bar("xz")
