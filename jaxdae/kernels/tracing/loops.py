@@ -280,6 +280,8 @@ class Turn:
 
     def constant(self, value: Value) -> Value:
         """What all turns share; known numbers stay so."""
+        if isinstance(value, Table):
+            raise value.misused()
         return self._given(0, value, value.nodes.shape) if isinstance(value, Symbols) else value
 
     def handed(self, value: Value) -> Value:

@@ -116,6 +116,23 @@ def moved_inside(x):
     return WEIGHTS[1] @ jax.lax.scan(turn, table, (NUMBERS, rows_of(x)))[0][:, 1]
 
 
+def within(x):
+    """A loop in each turn reads the array of the loop around it, and has one of its own."""
+
+    def turn(table, given):
+        i, parent, own = given
+
+        def inner(k, own_table):
+            return replaced(own_table, row(own_table, k) * 0.9 + row(table, parent), k + 1)
+
+        last = jax.lax.fori_loop(0, 60, inner, jnp.ones((61, 2)) * own)
+        return replaced(table, jnp.sin(last[-1]), i), None
+
+    table, few = jnp.ones((LINKS + 1, 2)) * x[:2], slice(0, 3)
+    rows = NUMBERS[few], PARENTS[few], rows_of(x)[few]
+    return WEIGHTS[1] @ jax.lax.scan(turn, table, rows)[0][1:, 0]
+
+
 def tables(function):
     """How many arrays each loop of a program has by rows."""
     program = scalarize(function, jax.ShapeDtypeStruct((4,), float), loops=True)
@@ -153,7 +170,7 @@ class Driven(jaxdae.System):
         counted,
         # Without rows in memory these are long.
         *(pytest.param(x, marks=pytest.mark.slow) for x in (also_summed, sometimes_one)),
-        pytest.param(moved_inside, marks=pytest.mark.slow),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in (moved_inside, within)),
     ],
 )
 def test_loops_are_those_of_jax_with_derivatives_in_both_modes(function):
