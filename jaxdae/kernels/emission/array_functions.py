@@ -129,9 +129,14 @@ def _ends(graph: Graph, call: int) -> list[int]:
 def runs(graph: Graph, nodes) -> list[tuple[int, int]]:
     """Parts of an array that may be in memory one after the other, or that are one number."""
     following = [x.arguments for x in (graph.nodes[x] for x in nodes)]
+    steps = [
+        "same" if x == y else "next" if b == (*a[:-1], a[-1] + 1) else "other"
+        for (x, y), (a, b) in zip(pairwise(nodes), pairwise(following), strict=True)
+    ]
+    # A part ends where the next entry is another one, or comes in another way.
     ends = [
-        i for i, (a, b) in enumerate(pairwise(following), 1)
-        if b != (*a[:-1], a[-1] + 1) and nodes[i] != nodes[i - 1]
+        i for i, step in enumerate(steps, 1)
+        if step == "other" or (i > 1 and steps[i - 2] not in ("other", step))
     ]  # fmt: skip
     return list(pairwise([0, *ends, len(nodes)]))
 
