@@ -53,6 +53,7 @@ class Table:
     Args:
         number: of the array; `None` for one of zeros.
         shape: of the array.
+        axis: along which its rows are numbered.
         read: nodes of a row as it was before the turn, from its number in each turn.
         rows: rows that differ from those, with their numbers in each turn.
     """
@@ -61,10 +62,12 @@ class Table:
         self,
         number: int | None,
         shape: tuple[int, ...],
+        axis: int,
         read: Callable[[np.ndarray], np.ndarray],
         rows: tuple[tuple[np.ndarray, np.ndarray], ...] = (),
     ):
-        self.number, self.shape, self._read, self.rows = number, shape, read, rows
+        self.number, self.shape, self.axis = number, shape, axis
+        self._read, self.rows = read, rows
 
     def row(self, place: np.ndarray) -> np.ndarray:
         """Nodes of a row, from its number in each turn."""
@@ -76,7 +79,7 @@ class Table:
     def having(self, place: np.ndarray, row: np.ndarray) -> "Table":
         """The same with another row."""
         rows = tuple(x for x in self.rows if not self._is_same(x[0], place))
-        return Table(self.number, self.shape, self._read, (*rows, (place, row)))
+        return Table(self.number, self.shape, self.axis, self._read, (*rows, (place, row)))
 
     def _is_same(self, one: np.ndarray, other: np.ndarray) -> bool:
         """Whether two rows are one in all turns; rows that are one in some are too many cases."""

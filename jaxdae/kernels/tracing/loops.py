@@ -188,7 +188,7 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
 
 
 def _with_tables(
-    graph: Graph, scan: Scan, evaluate: Callable, by_rows: list[int]
+    graph: Graph, scan: Scan, evaluate: Callable, by_rows: dict[int, int]
 ) -> list[Value] | None:
     """The same, where some of what is handed on is read and replaced by rows."""
     counted = _counters(scan)
@@ -207,7 +207,7 @@ def _with_tables(
         if j in counted:
             carried.append(turn.row(_counts(scan, j, counted[j])))
         else:
-            carried.append(turn.table(j, value) if j in by_rows else next(every))
+            carried.append(turn.table(j, value, by_rows[j]) if j in by_rows else next(every))
     turn.graph.places = turn.places if by_rows else {}
     result = evaluate(turn.graph, scan.jaxpr, [*constants, *carried, *rows])
     if any(isinstance(x, Refused) for x in result):
@@ -219,19 +219,21 @@ def _with_tables(
         return None
     tables = [turn.changed(j, after[j]) for j in by_rows]
     # Known integers that a turn returns as they are given to it stay known.
-    known = [turn.known(x) for x in values]
+    types = (x.dtype for x in scan.jaxpr.out_avals[len(carried) :])
+    known = [turn.known(x, dtype) for x, dtype in zip(values, types, strict=True)]
     values = [x for x, y in zip(values, known, strict=True) if y is None]
     loop = turn.loop(scan, last, values, tables)
     if loop is None:
         return None
     kinds += [kind_of(turn.graph, x) for x in values]
-    kinds += [kind_of(graph, scan.handed[j]) for j in by_rows]
+    kinds += [Symbols(_NONE)] * len(by_rows)
     parts = graph.call(loop, tuple(chain(*turn.arguments)))
     ends = iter([restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)])
     handed: dict[int, Value] = {j: _end(scan, j, step) for j, step in counted.items()}
     handed |= {j: next(ends) for j in range(len(carried)) if j not in apart}
     returned = [next(ends) if x is None else x for x in known]
-    handed |= {j: next(ends) for j in by_rows}
+    arrays = ((j, axis, next(ends)) for j, axis in by_rows.items())
+    handed |= {j: x.like(np.moveaxis(x.nodes, 0, axis)) for j, axis, x in arrays}
     return [*(handed[j] for j in range(len(carried))), *returned]
 
 
@@ -291,22 +293,33 @@ class Turn:
     def row(self, value: Value) -> Value:
         """A row of an array."""
         result = self._given(2, value, as_symbols(self.outer, value).nodes.shape[1:])
-        if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
-            self.places[int(result.nodes)] = value
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+            columns = value.reshape(len(value), -1).T
+            self.places |= dict(zip(result.nodes.ravel().tolist(), columns, strict=True))
         return result
 
-    def known(self, value: Value) -> np.ndarray | None:
-        """What a number is in each turn, if it is known in each."""
-        if not isinstance(value, Symbols) or value.nodes.shape:
+    def known(self, value: Value, dtype) -> np.ndarray | None:
+        """What integers are in each turn, if they are known in each."""
+        if not isinstance(value, Symbols) or value.bounds is None or not self.places:
             return None
-        return self.places.get(int(value.nodes))
+        turns = len(next(iter(self.places.values())))
+        columns = [self._in_each_turn(x, turns) for x in value.nodes.ravel().tolist()]
+        known = [x for x in columns if x is not None]
+        if not columns or len(known) < len(columns):
+            return None
+        return np.stack(known, axis=1).reshape(turns, *value.nodes.shape).astype(dtype)
 
-    def table(self, number: int, value: Value) -> Table:
-        """What is handed on in memory, to be read and replaced by rows."""
+    def _in_each_turn(self, node: int, turns: int) -> np.ndarray | None:
+        constant = self.graph.value(node)
+        return self.places.get(node) if constant is None else np.full(turns, constant)
+
+    def table(self, number: int, value: Value, axis: int) -> Table:
+        """What is handed on in memory, to be read and replaced by rows along an axis."""
         kind = kind_of(self.outer, value)
         if kind.boolean or kind.bounds is not None:
             raise NotByRowsError(number)
-        nodes = as_symbols(self.outer, value).nodes
+        given = as_symbols(self.outer, value).nodes
+        nodes = np.moveaxis(given, axis, 0)
         order = len(self._tables)
         self._tables[number] = jax.ShapeDtypeStruct(nodes.shape, self.outer.dtype)
         self.arguments[3].append(tuple(nodes.ravel().tolist()))
@@ -317,7 +330,7 @@ class Turn:
                 self._read[row] = self._inputs(3, nodes.shape[1:])
             return self._read[row]
 
-        return Table(number, nodes.shape, read)
+        return Table(number, given.shape, axis, read)
 
     def changed(self, number: int, table: Any) -> list[tuple[TableRow, np.ndarray]]:
         """Rows of a table that a turn replaces."""

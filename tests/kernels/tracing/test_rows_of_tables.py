@@ -116,6 +116,11 @@ def moved_inside(x):
     return WEIGHTS[1] @ jax.lax.scan(turn, table, (NUMBERS, rows_of(x)))[0][:, 1]
 
 
+def side_by_side(x):
+    """Rows of a batch are along another axis."""
+    return jnp.array([1.0, 0.3]) @ jax.vmap(recursion)(jnp.stack([x, 0.7 * x[::-1]]))
+
+
 def within(x):
     """A loop in each turn reads the array of the loop around it, and has one of its own."""
 
@@ -140,13 +145,17 @@ def tables(function):
     return [len(x.tables.arrays) for x in callees if isinstance(x, loops.Loop)]
 
 
-def test_arrays_stay_in_memory_and_so_do_their_cotangents():
-    assert tables(recursion) == [1, 1]
+@pytest.mark.parametrize("function", [recursion, side_by_side])
+def test_arrays_stay_in_memory_and_so_do_their_cotangents(function):
+    assert tables(function) == [1, 1]
 
     def pulled(x):
-        return jax.vjp(recursion, x)[1](jnp.arange(4.0))[0]
+        return jax.vjp(function, x)[1](jnp.arange(4.0))[0]
 
     assert tables(pulled) == [1, 1, 1, 1]
+
+
+def test_arrays_of_which_more_is_wanted_are_handed_on_as_others_are():
     assert tables(also_summed) == tables(sometimes_one) == [0]
 
 
@@ -168,6 +177,7 @@ class Driven(jaxdae.System):
     [
         recursion,
         counted,
+        side_by_side,
         # Without rows in memory these are long.
         *(pytest.param(x, marks=pytest.mark.slow) for x in (also_summed, sometimes_one)),
         *(pytest.param(x, marks=pytest.mark.slow) for x in (moved_inside, within)),
