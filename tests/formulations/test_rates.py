@@ -7,6 +7,7 @@ import pytest
 
 import jaxdae
 from helpers.hung_rods import hung
+from helpers.top import Top
 from jaxdae.formulations import choose_independent, LinearLaw, SparseSolve
 from jaxdae.solvers import RK4
 
@@ -93,17 +94,8 @@ def test_motions_do_not_depend_on_the_velocities_they_are_written_in(formulation
     assert np.abs(lam).min() > 1e-2
 
 
-class Top(jaxdae.System):
-    """A body about its centre of mass: a quaternion, and angular velocities about its axes."""
-
-    inertia: jax.Array
-
-    def rate(self, t, q, v):
-        e, u = q[0], q[1:]
-        return 0.5 * jnp.concatenate([-(u @ v)[None], e * v + jnp.cross(u, v)])
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * jnp.sum(self.inertia * v**2)
+class NamedTop(Top):
+    """One whose velocities have names."""
 
     def labels(self):
         return jaxdae.Labels(velocities=("roll", "pitch", "yaw"))
@@ -127,7 +119,7 @@ TUMBLING = jaxdae.State([0.5, 0.1, -0.7, 0.5], [0.01, 1.5, 0.02])
 def test_a_tumbling_top_keeps_its_momentum_in_space(formulation):
     """It turns over about its middle axis; RK4 with 500 steps a turn loses 1e-9."""
     run = jaxdae.simulate(
-        Top(jnp.array(INERTIA)), formulation, TUMBLING, t1=10.0, dt=8e-3, solver=RK4()
+        NamedTop(jnp.array(INERTIA)), formulation, TUMBLING, t1=10.0, dt=8e-3, solver=RK4()
     )
     q, v = np.asarray(run.q), np.asarray(run.v)
     momentum = in_space(q, INERTIA * v)
@@ -153,7 +145,7 @@ def test_rods_on_balls_accelerate_alike(formulation, flow):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-10 * np.abs(other).max())
 
 
-class Held(Top):
+class Held(NamedTop):
     """A top that cannot yaw."""
 
     def velocity_constraints(self, t, q, v):

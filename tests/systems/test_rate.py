@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from scipy.spatial.transform import Rotation
 
 import jaxdae
+from helpers.top import Top
 from jaxdae.plotting import plot_histories, plot_mechanism
 from jaxdae.solvers import RK4
 from jaxdae.systems import constraint_residuals
@@ -22,19 +23,6 @@ def rotated(p, x):
     """`R(p) x` of a unit quaternion."""
     e, u = p[0], p[1:]
     return x + 2 * jnp.cross(u, jnp.cross(u, x) + e * x)
-
-
-class Top(jaxdae.System):
-    """A rigid body about its centre of mass: a quaternion, angular velocities about its axes."""
-
-    inertia: jax.Array
-
-    def rate(self, t, q, v):
-        e, u = q[0], q[1:]
-        return 0.5 * jnp.concatenate([-(u @ v)[None], e * v + jnp.cross(u, v)])
-
-    def kinetic_energy(self, t, q, v):
-        return 0.5 * jnp.sum(self.inertia * v**2)
 
 
 def test_a_free_body_obeys_eulers_equations():

@@ -134,8 +134,8 @@ class ListedVariable(NamedTuple):
         words = [x.about for x in self.numbers]
         if self.shape is None:
             return words[0]
-        alike = dict.fromkeys(_NUMBER.sub("", x) for x in words)
-        return alike.popitem()[0] if len(alike) == 1 else "; ".join(words)
+        without_numbers = dict.fromkeys(_NUMBER.sub("", x) for x in words)
+        return without_numbers.popitem()[0] if len(without_numbers) == 1 else "; ".join(words)
 
 
 # Numbers of entries in words.

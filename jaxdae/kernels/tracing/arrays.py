@@ -47,7 +47,7 @@ class NotByRowsError(Exception):
         self.number = number
 
 
-class Table:
+class RowwiseArray:
     """An array in memory that a turn of a loop reads and replaces by rows.
 
     Args:
@@ -76,10 +76,10 @@ class Table:
                 return nodes
         return self._read(place)
 
-    def having(self, place: np.ndarray, row: np.ndarray) -> "Table":
+    def having(self, place: np.ndarray, row: np.ndarray) -> "RowwiseArray":
         """The same with another row."""
         rows = tuple(x for x in self.rows if not self._is_same(x[0], place))
-        return Table(self.number, self.shape, self.axis, self._read, (*rows, (place, row)))
+        return RowwiseArray(self.number, self.shape, self.axis, self._read, (*rows, (place, row)))
 
     def _is_same(self, one: np.ndarray, other: np.ndarray) -> bool:
         """Whether two rows are one in all turns; rows that are one in some are too many cases."""

@@ -21,8 +21,8 @@ from jaxdae.kernels.tracing.arrays import (
     first_refused,
     NotByRowsError,
     Refused,
+    RowwiseArray,
     Symbols,
-    Table,
     Value,
 )
 from jaxdae.kernels.tracing.control_flow import (
@@ -282,7 +282,7 @@ class Turn:
 
     def constant(self, value: Value) -> Value:
         """What all turns share; known numbers stay so."""
-        if isinstance(value, Table):
+        if isinstance(value, RowwiseArray):
             raise value.misused()
         return self._given(0, value, value.nodes.shape) if isinstance(value, Symbols) else value
 
@@ -313,7 +313,7 @@ class Turn:
         constant = self.graph.value(node)
         return self.places.get(node) if constant is None else np.full(turns, constant)
 
-    def table(self, number: int, value: Value, axis: int) -> Table:
+    def table(self, number: int, value: Value, axis: int) -> RowwiseArray:
         """What is handed on in memory, to be read and replaced by rows along an axis."""
         kind = kind_of(self.outer, value)
         if kind.boolean or kind.bounds is not None:
@@ -330,11 +330,11 @@ class Turn:
                 self._read[row] = self._inputs(3, nodes.shape[1:])
             return self._read[row]
 
-        return Table(number, given.shape, axis, read)
+        return RowwiseArray(number, given.shape, axis, read)
 
     def changed(self, number: int, table: Any) -> list[tuple[TableRow, np.ndarray]]:
         """Rows of a table that a turn replaces."""
-        if not isinstance(table, Table) or table.number != number:
+        if not isinstance(table, RowwiseArray) or table.number != number:
             raise NotByRowsError(number)
         order = list(self._tables).index(number)
         rows = ((TableRow(order, tuple(places.tolist())), x) for places, x in table.rows)

@@ -12,7 +12,7 @@ import jax.extend.core as jex
 import numpy as np
 
 from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.tracing.arrays import as_symbols, NotByRowsError, Symbols, Table
+from jaxdae.kernels.tracing.arrays import as_symbols, NotByRowsError, RowwiseArray, Symbols
 from jaxdae.primitives.parameters import CALLED
 
 _READING = ("dynamic_slice", "gather")
@@ -67,7 +67,7 @@ def by_rows(graph: Graph, equation, arguments: list) -> list | None:
         NotByRowsError: where something else is done to such an array.
     """
     name = equation.primitive.name
-    tables = [x for x in arguments if isinstance(x, Table)]
+    tables = [x for x in arguments if isinstance(x, RowwiseArray)]
     if name in _REPLACING and not isinstance(arguments[0], Symbols):
         replaced = _replaced(graph, equation, arguments)
         if replaced is not None or not tables:
@@ -92,17 +92,21 @@ def _replaced(graph: Graph, equation, arguments: list) -> list | None:
     at, update = (arguments[2:], arguments[1]) if name == "dynamic_update_slice" else arguments[1:]
     found = _found(graph, equation, operand.shape, at if isinstance(at, list) else [at])
     zeros = isinstance(operand, np.ndarray) and operand.dtype.kind == "f" and not operand.any()
-    if found is None or isinstance(update, Table) or not (zeros or isinstance(operand, Table)):
+    if (
+        found is None
+        or isinstance(update, RowwiseArray)
+        or not (zeros or isinstance(operand, RowwiseArray))
+    ):
         return None
     if name == "scatter" and equation.params.get("update_jaxpr") is not None:
         return None
     window, place = found
-    if isinstance(operand, Table):
+    if isinstance(operand, RowwiseArray):
         table = operand
     else:
         shape = tuple(np.delete(operand.shape, window.axis))
         zero = np.full(shape, graph.constant(0.0), np.int32)
-        table = Table(None, operand.shape, window.axis, lambda _: zero)
+        table = RowwiseArray(None, operand.shape, window.axis, lambda _: zero)
     if table.axis != window.axis:
         raise table.misused()
     row = as_symbols(graph, update).nodes
@@ -118,11 +122,11 @@ def _added(graph: Graph, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.array([graph.apply("add", a, b) for a, b in pairs], np.int32).reshape(x.shape)
 
 
-def _sum(graph: Graph, x: Any, y: Any) -> Table:
+def _sum(graph: Graph, x: Any, y: Any) -> RowwiseArray:
     """Rows of an array of zeros added to those of another one."""
-    if not isinstance(x, Table) or (x.number is None and isinstance(y, Table)):
+    if not isinstance(x, RowwiseArray) or (x.number is None and isinstance(y, RowwiseArray)):
         x, y = y, x
-    if isinstance(y, Table) and y.number is None and x.axis == y.axis:
+    if isinstance(y, RowwiseArray) and y.number is None and x.axis == y.axis:
         for place, row in y.rows:
             x = x.having(place, _added(graph, x.row(place), row))
         return x
